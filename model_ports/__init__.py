@@ -1,0 +1,1 @@
+"""Vision-language models ported to Flax NNX on shared parts."""

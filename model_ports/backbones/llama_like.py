@@ -1,0 +1,103 @@
+"""Config pieces and key table shared by decoders with Llama's tensor names."""
+
+from model_ports.configs import ConfigReader
+from model_ports.convert.rules import Rule
+from model_ports.decoder import DecoderConfig
+from model_ports.errors import UserError
+from model_ports.nn.rope import Rope
+
+
+def read_rope(reader: ConfigReader, *, sections: bool = False) -> Rope:
+    """Rotary settings from ``rope_theta``/``rope_scaling`` (published) or ``rope_parameters``
+    (transformers 5), with the rope types default, mrope and dynamic."""
+    params = dict(reader.take("rope_scaling", object, None) or {})
+    params |= reader.take("rope_parameters", object, None) or {}
+    inner = ConfigReader(params, f"{reader.where}: rope settings")
+    theta = reader.take("rope_theta", float, None) or inner.take("rope_theta", float, None)
+    inner.ignore(["rope_theta"])
+    if theta is None:
+        raise UserError(f"{reader.where} lacks 'rope_theta', which this model needs")
+    kind = inner.take("rope_type", str, None) or inner.take("type", str, "default")
+    inner.expect("type", "default", "mrope", "dynamic")
+    split = inner.take("mrope_section", list, None)
+    factor = inner.take("factor", float, None)
+    inner.ignore(["original_max_position_embeddings"] if kind == "dynamic" else [])
+    inner.finish()
+    allowed = ("default", "mrope") if sections else ("default", "dynamic")
+    if kind not in allowed:
+        raise UserError(
+            f"{reader.where}: rope type {kind!r} is not supported; this port honours {allowed}"
+        )
+    if sections != (split is not None):
+        raise UserError(
+            f"{reader.where}: mrope_section = {split!r}; this port "
+            + ("needs three section lengths" if sections else "has one position axis")
+        )
+    max_positions = reader.take("max_position_embeddings", int)
+    return Rope(
+        theta=float(theta),
+        sections=tuple(split) if split else None,
+        dynamic_factor=float(factor) if kind == "dynamic" and factor is not None else None,
+        max_positions=max_positions,
+    )
+
+
+def read_llama_like(
+    reader: ConfigReader, *, qkv_bias: bool, sections: bool = False, tied: bool | None = None
+) -> DecoderConfig:
+    """DecoderConfig from Llama-style attribute names; the caller finishes the reader.
+
+    Args:
+        tied: overrides ``tie_word_embeddings`` where a wrapper config owns it.
+    """
+    heads = reader.take("num_attention_heads", int)
+    dim = reader.take("hidden_size", int)
+    own_tied = reader.take("tie_word_embeddings", bool, False)
+    reader.expect("hidden_act", "silu")
+    cfg = DecoderConfig(
+        vocab=reader.take("vocab_size", int),
+        layers=reader.take("num_hidden_layers", int),
+        dim=dim,
+        heads=heads,
+        kv_heads=reader.take("num_key_value_heads", int, heads),
+        head_dim=reader.take("head_dim", object, None) or dim // heads,
+        mlp_dim=reader.take("intermediate_size", int),
+        norm_eps=reader.take("rms_norm_eps", float),
+        rope=read_rope(reader, sections=sections),
+        qkv_bias=qkv_bias,
+        tied=own_tied if tied is None else tied,
+    )
+    if cfg.heads % cfg.kv_heads:
+        raise UserError(
+            f"{reader.where}: {cfg.heads} attention heads are not a multiple of "
+            f"{cfg.kv_heads} key-value heads"
+        )
+    return cfg
+
+
+def llama_like_rules(cfg: DecoderConfig, *, model: str, head: str) -> list[Rule]:
+    """Key table of the decoder.
+
+    Args:
+        model: prefix of embeddings, layers and final norm, e.g. ``model.``.
+        head: full name of the output head's weight, e.g. ``lm_head.weight``.
+    """
+    layer, ours = f"{model}layers.{{l}}.", "decoder/layers/"
+    rules = [
+        Rule(f"{model}embed_tokens.weight", "decoder/embed/embedding", "vector"),
+        Rule(f"{model}norm.weight", "decoder/final_norm/scale", "vector"),
+        Rule(f"{layer}input_layernorm.weight", f"{ours}pre_attn_norm/scale", "vector"),
+        Rule(f"{layer}post_attention_layernorm.weight", f"{ours}pre_mlp_norm/scale", "vector"),
+    ]
+    for part in "qkvo":
+        key = f"{layer}self_attn.{part}_proj"
+        rules.append(Rule(f"{key}.weight", f"{ours}attn/{part}/kernel", "linear"))
+        if cfg.qkv_bias and part != "o":
+            rules.append(Rule(f"{key}.bias", f"{ours}attn/{part}/bias", "vector"))
+    for part in ("gate", "up", "down"):
+        rules.append(
+            Rule(f"{layer}mlp.{part}_proj.weight", f"{ours}mlp/{part}/kernel", "linear")
+        )
+    if not cfg.tied:
+        rules.append(Rule(head, "decoder/lm_head/kernel", "linear"))
+    return rules

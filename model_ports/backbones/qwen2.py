@@ -1,0 +1,20 @@
+"""Qwen2 / Qwen2.5 language backbone: Llama-like with biases on q, k and v."""
+
+from model_ports.backbones.llama_like import llama_like_rules, read_llama_like
+from model_ports.configs import ConfigReader
+from model_ports.decoder import DecoderConfig
+
+__all__ = ["llama_like_rules", "read_qwen2"]
+
+
+def read_qwen2(
+    reader: ConfigReader, *, sections: bool, tied: bool | None = None
+) -> DecoderConfig:
+    """Decoder settings from a qwen2 / qwen2_5_vl_text config; refuses sliding windows."""
+    reader.expect("use_sliding_window", False)
+    reader.ignore(["sliding_window", "max_window_layers"])
+    layers = reader.take("num_hidden_layers", int)
+    kinds = reader.take("layer_types", list, ["full_attention"] * layers)
+    if set(kinds) - {"full_attention"}:
+        reader.expect("layer_types", ["full_attention"] * layers)
+    return read_llama_like(reader, qkv_bias=True, sections=sections, tied=tied)

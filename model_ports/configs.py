@@ -1,0 +1,75 @@
+"""Strict reading of a Hugging Face config.json: every attribute is used, checked or named
+as irrelevant; anything else is refused by name."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+from model_ports.errors import UserError
+
+T = TypeVar("T")
+_MISSING = object()
+
+# Attributes of any transformers config that cannot change a forward pass at inference.
+BOOKKEEPING = frozenset(
+    """_name_or_path architectures auto_map torch_dtype dtype transformers_version model_type
+    use_cache initializer_range initializer_factor attention_dropout bos_token_id eos_token_id
+    pad_token_id return_dict output_hidden_states output_attentions torchscript use_bfloat16
+    chunk_size_feed_forward is_encoder_decoder id2label label2id problem_type
+    _attn_implementation_autoset attn_implementation use_flash_attn _commit_hash
+    finetuning_task task_specific_params""".split()
+)
+
+
+class ConfigReader:
+    """Takes attributes out of a config one by one; ``finish`` refuses what is left.
+
+    Args:
+        raw: the parsed JSON object.
+        where: how messages name it, e.g. ``config.json`` or ``config.json: vision_config``.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], where: str = "config.json"):
+        self.raw, self.where = dict(raw), where
+        self.seen: set[str] = set()
+
+    def take(self, name: str, kind: type[T], default: Any = _MISSING) -> T:
+        """The attribute's value, checked to be of ``kind`` (int is accepted for float)."""
+        self.seen.add(name)
+        value = self.raw.get(name, _MISSING)
+        if value is _MISSING:
+            if default is _MISSING:
+                raise UserError(f"{self.where} lacks {name!r}, which this model needs")
+            return cast(T, default)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise UserError(f"{self.where}: {name} = {value!r}; expected {kind.__name__}")
+        return value
+
+    def expect(self, name: str, *allowed: Any) -> None:
+        """The attribute, if present, must have one of the values that this port honours."""
+        self.seen.add(name)
+        value = self.raw.get(name, _MISSING)
+        if value is not _MISSING and value not in allowed:
+            options = " or ".join(repr(a) for a in allowed)
+            raise UserError(
+                f"{self.where}: {name} = {value!r} is not supported; this port honours {options}"
+            )
+
+    def ignore(self, names: Iterable[str]) -> None:
+        """Attributes without effect on this port's forward pass."""
+        self.seen.update(names)
+
+    def sub(self, name: str, default: Any = _MISSING) -> "ConfigReader":
+        """Reader of a nested object."""
+        return ConfigReader(self.take(name, dict, default), f"{self.where}: {name}")
+
+    def finish(self) -> None:
+        """Refuse attributes that nobody asked for."""
+        left = sorted(set(self.raw) - self.seen - BOOKKEEPING)
+        if left:
+            raise UserError(
+                f"{self.where}: unknown attribute {', '.join(map(repr, left))}. This port neither "
+                "uses it nor knows it to be irrelevant, so converting would risk wrong numbers. "
+                "Check the checkpoint's model type, or teach the port's config reader about it."
+            )

@@ -1,0 +1,150 @@
+"""What a port consists of, and a loaded model.
+
+A port is one row: how to read a config.json, build the abstract model, name the file's
+tensors, prepare prompts and write and read boxes.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from PIL import Image
+
+from model_ports.convert.rules import Rule
+from model_ports.decoder import DecoderConfig
+from model_ports.prompt import Prompt
+from model_ports.vlm import VLM
+
+Units = Literal["resized_pixels", "norm1000", "norm999", "norm1024", "unit"]
+
+
+class ModelConfig(Protocol):
+    """Any port's config: a frozen dataclass with at least the decoder's shape."""
+
+    @property
+    def decoder(self) -> DecoderConfig: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxFormat:
+    """How a model states a box.
+
+    Attributes:
+        units: scale of the numbers; a property of the model, never guessed from them.
+        y_first: the model prints y before x (PaliGemma).
+        template: what the model prints for one box, with fields x0, y0, x1, y1 (integers
+            in its units).
+    """
+
+    units: Units
+    template: str
+    y_first: bool = False
+
+    def scale(self, image_size: tuple[int, int], resized: tuple[int, int]) -> tuple[float, float]:
+        """Stored-image pixels per unit in x and y; sizes are (width, height)."""
+        width, height = image_size
+        if self.units == "resized_pixels":
+            return width / resized[0], height / resized[1]
+        top = {"norm1000": 1000, "norm999": 999, "norm1024": 1024, "unit": 1}[self.units]
+        return width / top, height / top
+
+
+class Processor(Protocol):
+    """Host-side preparation for one checkpoint: tokenizer, template and pixels."""
+
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+
+    def prepare(
+        self, text: str, images: Sequence[Image.Image] = (), *, image_first: bool = True
+    ) -> Prompt:
+        """Render one user turn through the checkpoint's chat template, ready to answer."""
+        ...
+
+    def resized(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(width, height) of the frame that the model sees for a stored (width, height)."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Answer text, special tokens kept (some of them carry the box), without end tokens."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Port:
+    """One model family.
+
+    Attributes:
+        family: folder name under ``vlms`` (or ``backbones`` for text models).
+        model_types: values of config.json's ``model_type`` that this port reads.
+        read_config: strict reader; refuses unknown attributes by name (UserError).
+        build: constructs the model; run under ``nnx.eval_shape`` for the abstract one.
+        layouts: the known on-disk layouts, name -> rules.
+        processor: builds the Processor from a checkpoint folder.
+        box: how it states boxes; None for text models.
+        names: the study's names for published checkpoints -> hub ids.
+    """
+
+    family: str
+    model_types: tuple[str, ...]
+    read_config: Callable[[Mapping[str, Any]], Any]
+    build: Callable[[Any, nnx.Rngs, jnp.dtype], VLM]
+    layouts: Callable[[Any], Mapping[str, Sequence[Rule]]]
+    processor: Callable[[Path, Any], Processor]
+    box: BoxFormat | None
+    names: Mapping[str, tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A loaded checkpoint. ``params`` is a plain nested dict, the argument of jitted passes.
+
+    Attributes:
+        name: what the user calls it.
+        port, config: as read from the checkpoint's folder.
+        graphdef: static structure; ``nnx.merge(graphdef, params)`` rebuilds the module.
+        params: nested dict of arrays.
+        processor: prompts and answers.
+        fingerprint: hash over config and weights, for the keys of result rows.
+    """
+
+    name: str
+    port: Port
+    config: Any
+    graphdef: nnx.GraphDef[VLM]
+    params: dict[str, Any]
+    processor: Processor
+    fingerprint: str
+
+    @cached_property
+    def decoder(self) -> DecoderConfig:
+        """Shape of the language backbone."""
+        return self.config.decoder
+
+
+def abstract_model(
+    port: Port, config: Any, dtype: jnp.dtype = jnp.float32
+) -> tuple[nnx.GraphDef[VLM], dict[str, Any]]:
+    """(graphdef, nested dict of ShapeDtypeStruct) without allocating anything."""
+    model = nnx.eval_shape(lambda: port.build(config, nnx.Rngs(0), dtype))
+    graphdef, state = nnx.split(model)
+    return graphdef, nnx.to_pure_dict(state)
+
+
+def random_params(
+    port: Port, config: Any, seed: int, dtype: jnp.dtype = jnp.float32
+) -> tuple[nnx.GraphDef[VLM], dict[str, Any]]:
+    """(graphdef, initialised parameters)."""
+    graphdef, state = nnx.split(port.build(config, nnx.Rngs(seed), dtype))
+    return graphdef, nnx.to_pure_dict(state)
+
+
+def parameter_count(tree: Any) -> int:
+    """Number of scalars in a parameter tree (abstract or not)."""
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))

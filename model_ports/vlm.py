@@ -1,0 +1,63 @@
+"""What every model is to the rest of the code: a batch in, hidden states out.
+
+Axis letters: A position axes, B batch, T sequence, V visual tokens, D model dim.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_ports.decoder import Decoder
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Padded model input. Padding may be on either side.
+
+    Attributes:
+        tokens: int32 [B, T].
+        valid: bool [B, T], False on padding.
+        positions: int32 [A, B, T] rotary positions.
+        visual_index: int32 [B, T], row of ``VLM.features`` that replaces the embedding;
+            -1 for text.
+        images: the vision tower's arrays, each with leading axis B; empty without images.
+    """
+
+    tokens: jax.Array
+    valid: jax.Array
+    positions: jax.Array
+    visual_index: jax.Array
+    images: dict[str, jax.Array]
+
+    @property
+    def next_position(self) -> jax.Array:
+        """int32 [B]: the rotary position of the first token after the prompt (on all axes)."""
+        return jnp.max(jnp.where(self.valid[None], self.positions, -1), axis=(0, 2)) + 1
+
+
+class VLM(nnx.Module):
+    """A decoder with or without a vision side. Text models use this class as it is."""
+
+    decoder: Decoder
+
+    def __init__(self, decoder: Decoder):
+        self.decoder = decoder
+
+    def features(self, images: dict[str, Any]) -> jax.Array:
+        """Projected image features [B, V, D] for the arrays of ``Batch.images``."""
+        raise NotImplementedError(f"{type(self).__name__} reads no images")
+
+    def embed(self, batch: Batch) -> jax.Array:
+        """Token embeddings with image features in their places, [B, T, D]."""
+        x = self.decoder.embed(batch.tokens)
+        if not batch.images:
+            return x
+        with jax.named_scope("vision"):
+            features = self.features(batch.images).astype(x.dtype)
+        index = jnp.clip(batch.visual_index, 0, features.shape[1] - 1)
+        gathered = jnp.take_along_axis(features, index[:, :, None], axis=1)
+        return jnp.where(batch.visual_index[:, :, None] >= 0, gathered, x)

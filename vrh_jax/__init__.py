@@ -1,0 +1,1 @@
+"""Find, mask and compare visual retrieval heads of vision-language models."""
