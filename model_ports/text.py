@@ -1,0 +1,163 @@
+"""Host-side preparation of text prompts: tokenizer, chat template, and where a substring lies.
+
+transformers is imported when a tokenizer is loaded, not with this module.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from model_ports.errors import UserError
+from model_ports.images.token_grid import TokenGrid
+from model_ports.prompt import Prompt
+
+
+def load_tokenizer(folder: Path, vocab: int) -> Any:
+    """The checkpoint's fast tokenizer, from local files and without remote code.
+
+    Args:
+        folder: holds tokenizer.json (or whatever AutoTokenizer reads).
+        vocab: rows of the model's embedding table.
+
+    Raises:
+        UserError: no usable tokenizer, or one with more tokens than the model has embeddings.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, use_fast=True
+        )
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise UserError(
+            f"{folder}: the tokenizer cannot be read ({error}). Copy tokenizer.json and "
+            "tokenizer_config.json of the checkpoint into this folder"
+        ) from error
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"{folder}: only a slow tokenizer was found, which cannot say which characters a "
+            "token covers; add the checkpoint's tokenizer.json"
+        )
+    if len(tokenizer) > vocab:
+        raise UserError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, but the model has {vocab} "
+            "embeddings; they are from different checkpoints"
+        )
+    return tokenizer
+
+
+def read_eos_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
+    """Every token that ends an answer: of generation_config.json, config.json, tokenizer."""
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        value = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        found |= set(value) if isinstance(value, list) else {value}
+    found = {i for i in (*found, tokenizer.eos_token_id) if isinstance(i, int)}
+    if not found:
+        raise UserError(
+            f"{folder}: no end token; generation_config.json, config.json or "
+            "tokenizer_config.json must name one (eos_token_id)"
+        )
+    return tuple(sorted(found))
+
+
+def token_slots(tokenizer: Any, prompt: Prompt, substring: str) -> np.ndarray:
+    """Slots (int32, ascending) of the prompt's tokens that share a character with ``substring``.
+
+    Args:
+        tokenizer: the fast tokenizer that made the prompt.
+        prompt: rendered; tokens appended later (``Prompt.extend``) are never part of it.
+        substring: must occur exactly once in ``prompt.text``.
+    """
+    count = prompt.text.count(substring) if substring else 0
+    if count != 1:
+        raise UserError(
+            f"{substring!r} occurs {count} times in the rendered prompt; a key set needs a text "
+            "that occurs exactly once"
+        )
+    start = prompt.text.index(substring)
+    end = start + len(substring)
+    # A rendered chat template holds its own special tokens; plain text has none, and gets
+    # those that the tokenizer adds (which cover no characters).
+    for special in (False, True):
+        encoded = tokenizer(prompt.text, add_special_tokens=special, return_offsets_mapping=True)
+        ids = np.asarray(encoded["input_ids"], np.int32)
+        if len(ids) <= len(prompt) and np.array_equal(ids, prompt.tokens[: len(ids)]):
+            spans = np.asarray(encoded["offset_mapping"], np.int64).reshape(-1, 2)
+            inside = (np.minimum(spans[:, 1], end) - np.maximum(spans[:, 0], start)) > 0
+            return np.flatnonzero(inside).astype(np.int32)
+    raise UserError(
+        "the prompt's tokens are not what this tokenizer makes of its text; was it prepared "
+        "with another checkpoint's tokenizer?"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TextProcessor:
+    """Prompts and answers of a text-only checkpoint.
+
+    Attributes:
+        tokenizer: fast tokenizer.
+        eos_ids: any of these ends an answer.
+    """
+
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+
+    @classmethod
+    def load(cls, folder: Path, vocab: int) -> "TextProcessor":
+        """From a checkpoint folder; see ``load_tokenizer`` for the errors."""
+        tokenizer = load_tokenizer(folder, vocab)
+        return cls(tokenizer, read_eos_ids(folder, tokenizer))
+
+    def prepare(
+        self, text: str, images: Sequence[Image.Image] = (), *, image_first: bool = True
+    ) -> Prompt:
+        """One user turn through the checkpoint's chat template, ready to answer.
+
+        A checkpoint without a chat template gets ``text`` as it is, to be completed.
+        """
+        if images:
+            raise UserError(
+                f"this is a text model and cannot read images ({len(images)} given); choose a "
+                "vision-language model or a text benchmark"
+            )
+        templated = bool(self.tokenizer.chat_template)
+        if templated:
+            turn = [{"role": "user", "content": text}]
+            text = self.tokenizer.apply_chat_template(
+                turn, tokenize=False, add_generation_prompt=True
+            )
+        ids = self.tokenizer(text, add_special_tokens=not templated)["input_ids"]
+        tokens = np.asarray(ids, np.int32)
+        return Prompt(
+            text=text,
+            tokens=tokens,
+            positions=np.arange(len(tokens), dtype=np.int32)[None],
+            visual_index=np.full(len(tokens), -1, np.int32),
+            grid=TokenGrid.empty(),
+            images={},
+        )
+
+    def token_slots(self, prompt: Prompt, substring: str) -> np.ndarray:
+        """Slots of the tokens of ``substring``, which occurs once in ``prompt.text``."""
+        return token_slots(self.tokenizer, prompt, substring)
+
+    def resized(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """A text model has no image frame: the size itself."""
+        return image_size
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Answer text without end tokens; other special tokens are kept."""
+        kept = [int(t) for t in tokens if int(t) >= 0 and int(t) not in self.eos_ids]
+        return str(
+            self.tokenizer.decode(
+                kept, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
