@@ -89,6 +89,9 @@ class Port:
         processor: builds the Processor from a checkpoint folder.
         box: how it states boxes; None for text models.
         names: the study's names for published checkpoints -> hub ids.
+        untie: config -> the same config with an output head of its own, used when the file
+            holds a head that differs from the embeddings although the config says tied
+            (whose flag is then a default, not a fact). None: that is an error.
     """
 
     family: str
@@ -99,6 +102,7 @@ class Port:
     processor: Callable[[Path, Any], Processor]
     box: BoxFormat | None
     names: Mapping[str, tuple[str, ...]]
+    untie: Callable[[Any], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Config pieces and key table shared by decoders with Llama's tensor names."""
 
+from typing import Any
+
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
 from model_ports.decoder import DecoderConfig
@@ -10,8 +12,9 @@ from model_ports.nn.rope import Rope
 def read_rope(reader: ConfigReader, *, sections: bool = False) -> Rope:
     """Rotary settings from ``rope_theta``/``rope_scaling`` (published) or ``rope_parameters``
     (transformers 5), with the rope types default, mrope and dynamic."""
-    params = dict(reader.take("rope_scaling", object, None) or {})
-    params |= reader.take("rope_parameters", object, None) or {}
+    params: dict[str, Any] = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        params |= reader.optional(name, dict) or {}
     inner = ConfigReader(params, f"{reader.where}: rope settings")
     theta = reader.take("rope_theta", float, None) or inner.take("rope_theta", float, None)
     inner.ignore(["rope_theta"])
@@ -60,7 +63,7 @@ def read_llama_like(
         dim=dim,
         heads=heads,
         kv_heads=reader.take("num_key_value_heads", int, heads),
-        head_dim=reader.take("head_dim", object, None) or dim // heads,
+        head_dim=reader.optional("head_dim", int) or dim // heads,
         mlp_dim=reader.take("intermediate_size", int),
         norm_eps=reader.take("rms_norm_eps", float),
         rope=read_rope(reader, sections=sections),
@@ -94,10 +97,14 @@ def llama_like_rules(cfg: DecoderConfig, *, model: str, head: str) -> list[Rule]
         rules.append(Rule(f"{key}.weight", f"{ours}attn/{part}/kernel", "linear"))
         if cfg.qkv_bias and part != "o":
             rules.append(Rule(f"{key}.bias", f"{ours}attn/{part}/bias", "vector"))
-    for part in ("gate", "up", "down"):
-        rules.append(
-            Rule(f"{layer}mlp.{part}_proj.weight", f"{ours}mlp/{part}/kernel", "linear")
-        )
-    if not cfg.tied:
+    rules += [
+        Rule(f"{layer}mlp.{part}_proj.weight", f"{ours}mlp/{part}/kernel", "linear")
+        for part in ("gate", "up", "down")
+    ]
+    if cfg.tied:
+        rules.append(Rule(head, "decoder/embed/embedding", "vector", use="copy"))
+    else:
         rules.append(Rule(head, "decoder/lm_head/kernel", "linear"))
+    # Older files carry the rotary frequencies, which follow from the config.
+    rules.append(Rule(f"{layer}self_attn.rotary_emb.inv_freq", "", "vector", use="skip"))
     return rules

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 Layout = Literal["linear", "vector"]
+Use = Literal["fill", "copy", "skip"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +26,17 @@ class Rule:
         rows: (index, count): the tensor's axis 0 is cut into ``count`` equal blocks and this
             rule takes block ``index`` (fused qkv, gate_up). Together the rules of a key must
             cover every block exactly once.
+        use: ``fill`` is the normal case. The other two are tensors that a file may hold or
+            lack: ``copy`` repeats the tensor that fills ``param`` (a tied output head) and is
+            checked to be equal; ``skip`` has no effect on the model (rotary ``inv_freq``
+            buffers), its ``param`` is empty.
     """
 
     key: str
     param: str
     layout: Layout
     rows: tuple[int, int] | None = None
+    use: Use = "fill"
 
 
 def to_param(tensor: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
