@@ -46,6 +46,13 @@ class ConfigReader:
             raise UserError(f"{self.where}: {name} = {value!r}; expected {kind.__name__}")
         return value
 
+    def optional(self, name: str, kind: type[T]) -> T | None:
+        """As ``take``, but absent and null both give None."""
+        if self.raw.get(name) is None:
+            self.seen.add(name)
+            return None
+        return self.take(name, kind)
+
     def expect(self, name: str, *allowed: Any) -> None:
         """The attribute, if present, must have one of the values that this port honours."""
         self.seen.add(name)

@@ -99,12 +99,12 @@ def collate(
 
 def _collate_images(images: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     names = {name for one in images for name in one}
-    out = {}
+    out: dict[str, np.ndarray] = {}
     for name in sorted(names):
         arrays = [one[name] for one in images]
         shape = tuple(max(sizes) for sizes in zip(*(a.shape for a in arrays), strict=True))
         stacked = np.zeros((len(arrays), *shape), arrays[0].dtype)
         for row, array in enumerate(arrays):
-            stacked[(row, *(slice(0, n) for n in array.shape))] = array
+            stacked[row][tuple(slice(n) for n in array.shape)] = array
         out[name] = stacked
     return out

@@ -7,9 +7,7 @@ from model_ports.decoder import DecoderConfig
 __all__ = ["llama_like_rules", "read_qwen2"]
 
 
-def read_qwen2(
-    reader: ConfigReader, *, sections: bool, tied: bool | None = None
-) -> DecoderConfig:
+def read_qwen2(reader: ConfigReader, *, sections: bool, tied: bool | None = None) -> DecoderConfig:
     """Decoder settings from a qwen2 / qwen2_5_vl_text config; refuses sliding windows."""
     reader.expect("use_sliding_window", False)
     reader.ignore(["sliding_window", "max_window_layers"])
