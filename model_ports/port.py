@@ -5,7 +5,7 @@ tensors, prepare prompts and write and read boxes.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -89,9 +89,8 @@ class Port:
         processor: builds the Processor from a checkpoint folder.
         box: how it states boxes; None for text models.
         names: the study's names for published checkpoints -> hub ids.
-        untie: config -> the same config with an output head of its own, used when the file
-            holds a head that differs from the embeddings although the config says tied
-            (whose flag is then a default, not a fact). None: that is an error.
+        settle: (config, names of the file's tensors) -> config, for what only the file can
+            tell: whether there is an output head, where the config's flag is a mere default.
     """
 
     family: str
@@ -102,7 +101,7 @@ class Port:
     processor: Callable[[Path, Any], Processor]
     box: BoxFormat | None
     names: Mapping[str, tuple[str, ...]]
-    untie: Callable[[Any], Any] | None = None
+    settle: Callable[[Any, Collection[str]], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,7 +73,10 @@ def load_params(
             tensor = np.split(tensor, rule.rows[1])[rule.rows[0]]
         target[...] = to_param(tensor, rule.layout, target.shape)
 
+    optional = [rule for rule in rules if rule.use != "fill"]
     for rule in rules:
+        if rule in optional:
+            continue
         leaf = _leaf(params, rule.param)
         if "{l}" in rule.key:
             for layer in range(leaf.shape[0]):
@@ -86,7 +89,7 @@ def load_params(
         if np.isnan(leaf).any()
     ]
     assert not unfilled, f"parameters without a rule: {unfilled}"
-    unused = set(tensors) - {key for key, _ in used}
+    unused = set(tensors) - {key for key, _ in used} - {rule.key for rule in optional}
     assert not unused, f"tensors without a rule: {sorted(unused)}"
     return params
 
