@@ -5,7 +5,7 @@ transformers is imported when a tokenizer is loaded, not with this module.
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
 
 
-def load_tokenizer(folder: Path, vocab: int) -> Any:
+def load_tokenizer(folder: Path, vocab: int, *, without_embedding: Collection[str] = ()) -> Any:
     """The checkpoint's fast tokenizer, from local files and without remote code.
 
     Args:
         folder: holds tokenizer.json (or whatever AutoTokenizer reads).
         vocab: rows of the model's embedding table.
+        without_embedding: tokens that a published tokenizer has on top of the table.
 
     Raises:
         UserError: no usable tokenizer, or one with more tokens than the model has embeddings.
@@ -43,9 +44,11 @@ def load_tokenizer(folder: Path, vocab: int) -> Any:
             f"{folder}: only a slow tokenizer was found, which cannot say which characters a "
             "token covers; add the checkpoint's tokenizer.json"
         )
-    if len(tokenizer) > vocab:
+    known = tokenizer.get_vocab()
+    count = len(known) - len(set(without_embedding) & set(known))
+    if count > vocab:
         raise UserError(
-            f"{folder}: the tokenizer has {len(tokenizer)} tokens, but the model has {vocab} "
+            f"{folder}: the tokenizer has {count} tokens, but the model has {vocab} "
             "embeddings; they are from different checkpoints"
         )
     return tokenizer
@@ -53,18 +56,18 @@ def load_tokenizer(folder: Path, vocab: int) -> Any:
 
 def read_eos_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
     """Every token that ends an answer: of generation_config.json, config.json, tokenizer."""
-    found: set[int] = set()
+    found: set[Any] = {tokenizer.eos_token_id}
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         value = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
         found |= set(value) if isinstance(value, list) else {value}
-    found = {i for i in (*found, tokenizer.eos_token_id) if isinstance(i, int)}
-    if not found:
+    ids = {i for i in found if isinstance(i, int)}
+    if not ids:
         raise UserError(
             f"{folder}: no end token; generation_config.json, config.json or "
             "tokenizer_config.json must name one (eos_token_id)"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(ids))
 
 
 def token_slots(tokenizer: Any, prompt: Prompt, substring: str) -> np.ndarray:
@@ -98,7 +101,7 @@ def token_slots(tokenizer: Any, prompt: Prompt, substring: str) -> np.ndarray:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class TextProcessor:
     """Prompts and answers of a text-only checkpoint.
 
