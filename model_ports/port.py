@@ -39,7 +39,7 @@ class BoxFormat:
         units: scale of the numbers; a property of the model, never guessed from them.
         y_first: the model prints y before x (PaliGemma).
         template: what the model prints for one box, with fields x0, y0, x1, y1 (integers
-            in its units).
+            in its units) and, where it repeats the expression, label.
     """
 
     units: Units
@@ -58,8 +58,15 @@ class BoxFormat:
 class Processor(Protocol):
     """Host-side preparation for one checkpoint: tokenizer, template and pixels."""
 
-    tokenizer: Any
-    eos_ids: tuple[int, ...]
+    @property
+    def tokenizer(self) -> Any:
+        """The checkpoint's tokenizer."""
+        ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Any of these tokens ends an answer."""
+        ...
 
     def prepare(
         self, text: str, images: Sequence[Image.Image] = (), *, image_first: bool = True

@@ -101,10 +101,11 @@ def _collate_images(images: Sequence[dict[str, np.ndarray]]) -> dict[str, np.nda
     names = {name for one in images for name in one}
     out: dict[str, np.ndarray] = {}
     for name in sorted(names):
-        arrays = [one[name] for one in images]
-        shape = tuple(max(sizes) for sizes in zip(*(a.shape for a in arrays), strict=True))
-        stacked = np.zeros((len(arrays), *shape), arrays[0].dtype)
-        for row, array in enumerate(arrays):
+        arrays = {row: one[name] for row, one in enumerate(images) if name in one}
+        shapes, dtype = [a.shape for a in arrays.values()], next(iter(arrays.values())).dtype
+        shape = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        stacked = np.zeros((len(images), *shape), dtype)  # a sample without images stays zero
+        for row, array in arrays.items():
             stacked[row][tuple(slice(n) for n in array.shape)] = array
         out[name] = stacked
     return out

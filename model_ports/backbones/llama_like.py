@@ -16,14 +16,18 @@ def read_rope(reader: ConfigReader, *, sections: bool = False) -> Rope:
     for name in ("rope_scaling", "rope_parameters"):
         params |= reader.optional(name, dict) or {}
     inner = ConfigReader(params, f"{reader.where}: rope settings")
-    theta = reader.take("rope_theta", float, None) or inner.take("rope_theta", float, None)
-    inner.ignore(["rope_theta"])
+    outer_theta, inner_theta = (r.optional("rope_theta", float) for r in (reader, inner))
+    theta = outer_theta or inner_theta
     if theta is None:
         raise UserError(f"{reader.where} lacks 'rope_theta', which this model needs")
+    if inner_theta not in (None, theta):
+        raise UserError(
+            f"{reader.where}: rope_theta is {theta} in one place and {inner_theta} in another"
+        )
     kind = inner.take("rope_type", str, None) or inner.take("type", str, "default")
     inner.expect("type", "default", "mrope", "dynamic")
-    split = inner.take("mrope_section", list, None)
-    factor = inner.take("factor", float, None)
+    split = inner.optional("mrope_section", list)
+    factor = inner.optional("factor", float)
     inner.ignore(["original_max_position_embeddings"] if kind == "dynamic" else [])
     inner.finish()
     allowed = ("default", "mrope") if sections else ("default", "dynamic")
@@ -36,12 +40,16 @@ def read_rope(reader: ConfigReader, *, sections: bool = False) -> Rope:
             f"{reader.where}: mrope_section = {split!r}; this port "
             + ("needs three section lengths" if sections else "has one position axis")
         )
-    max_positions = reader.take("max_position_embeddings", int)
+    if (kind == "dynamic") != (factor is not None):
+        raise UserError(
+            f"{reader.where}: rope type {kind!r} with factor {factor!r}; dynamic scaling needs a "
+            "factor and no other type of this port has one"
+        )
     return Rope(
-        theta=float(theta),
+        theta=theta,
         sections=tuple(split) if split else None,
-        dynamic_factor=float(factor) if kind == "dynamic" and factor is not None else None,
-        max_positions=max_positions,
+        dynamic_factor=factor,
+        max_positions=reader.take("max_position_embeddings", int),
     )
 
 
@@ -70,6 +78,8 @@ def read_llama_like(
         qkv_bias=qkv_bias,
         tied=own_tied if tied is None else tied,
     )
+    if not reader.raw.get("head_dim") and dim % heads:
+        raise UserError(f"{reader.where}: hidden_size {dim} is not a multiple of {heads} heads")
     if cfg.heads % cfg.kv_heads:
         raise UserError(
             f"{reader.where}: {cfg.heads} attention heads are not a multiple of "

@@ -9,10 +9,8 @@ __all__ = ["llama_like_rules", "read_qwen2"]
 
 def read_qwen2(reader: ConfigReader, *, sections: bool, tied: bool | None = None) -> DecoderConfig:
     """Decoder settings from a qwen2 / qwen2_5_vl_text config; refuses sliding windows."""
-    reader.expect("use_sliding_window", False)
+    reader.expect("use_sliding_window", False, None)
     reader.ignore(["sliding_window", "max_window_layers"])
     layers = reader.take("num_hidden_layers", int)
-    kinds = reader.take("layer_types", list, ["full_attention"] * layers)
-    if set(kinds) - {"full_attention"}:
-        reader.expect("layer_types", ["full_attention"] * layers)
+    reader.expect("layer_types", None, ["full_attention"] * layers)
     return read_llama_like(reader, qkv_bias=True, sections=sections, tied=tied)

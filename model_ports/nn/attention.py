@@ -5,12 +5,14 @@ G = N / K, H head dim, Q tapped rows, R key sets. Query head n reads KV head n /
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 # Queries are processed in blocks, so that no array of T x S logits for all T exists.
 QUERY_BLOCK = 512
+LOGITS_BUDGET = 1 << 27
 
 
 @jax.tree_util.register_dataclass
@@ -122,26 +124,48 @@ def masked_attention(
     return _ungrouped(jnp.matmul(probs, v.transpose(0, 2, 1, 3)), t)
 
 
+def _in_query_blocks(
+    q: jax.Array, block: Callable[[jax.Array, jax.Array], jax.Array], size: int
+) -> jax.Array:
+    """Run ``block(rows [size], q [B, size, N, H]) -> [B, size, N, H]`` over blocks of queries."""
+    b, t, n, h = q.shape
+    if t <= size:
+        return block(jnp.arange(t), q)
+    blocks = -(-t // size)
+    padded = jnp.pad(q, ((0, 0), (0, blocks * size - t), (0, 0), (0, 0)))
+    stacked = padded.reshape(b, blocks, size, n, h).swapaxes(0, 1)
+    rows = jnp.arange(blocks * size).reshape(blocks, size)
+    out = jax.lax.map(lambda args: block(*args), (rows, stacked))
+    return out.swapaxes(0, 1).reshape(b, blocks * size, n, -1)[:, :t]
+
+
 def causal_attention(
     q: jax.Array, k: jax.Array, v: jax.Array, visible: Visible, scale: float
 ) -> jax.Array:
     """Causal attention in query blocks: q [B, T, N, H], k and v [B, S, K, H] -> [B, T, N, H]."""
-    b, t, n, h = q.shape
-    if t <= QUERY_BLOCK:
-        rows = jnp.broadcast_to(jnp.arange(t), (b, t))
-        return masked_attention(q, k, v, visible.rows(rows), scale)
-    blocks = -(-t // QUERY_BLOCK)
-    padded = jnp.pad(q, ((0, 0), (0, blocks * QUERY_BLOCK - t), (0, 0), (0, 0)))
-    stacked = padded.reshape(b, blocks, QUERY_BLOCK, n, h).swapaxes(0, 1)
 
-    def block(args: tuple[jax.Array, jax.Array]) -> jax.Array:
-        index, q_block = args
-        rows = index * QUERY_BLOCK + jnp.arange(QUERY_BLOCK)
-        mask = visible.rows(jnp.broadcast_to(rows, (b, QUERY_BLOCK)))
+    def block(rows: jax.Array, q_block: jax.Array) -> jax.Array:
+        mask = visible.rows(jnp.broadcast_to(rows, (q.shape[0], rows.shape[0])))
         return masked_attention(q_block, k, v, mask, scale)
 
-    out = jax.lax.map(block, (jnp.arange(blocks), stacked))
-    return out.swapaxes(0, 1).reshape(b, blocks * QUERY_BLOCK, n, v.shape[-1])[:, :t]
+    return _in_query_blocks(q, block, QUERY_BLOCK)
+
+
+def full_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, valid: jax.Array, scale: float
+) -> jax.Array:
+    """Every query sees every valid key (bool [B, S]); shapes as in ``causal_attention``.
+
+    Query blocks shrink as B and S grow, so that the logits of one block stay near
+    LOGITS_BUDGET values.
+    """
+    rows = LOGITS_BUDGET // (q.shape[0] * q.shape[2] * k.shape[1])
+    size = min(QUERY_BLOCK, max(rows // 64 * 64, 64))
+
+    def block(_: jax.Array, q_block: jax.Array) -> jax.Array:
+        return masked_attention(q_block, k, v, valid[:, None, :], scale)
+
+    return _in_query_blocks(q, block, size)
 
 
 def tap_rows(q: jax.Array, k: jax.Array, visible: Visible, tap: Tap, scale: float) -> Tapped:

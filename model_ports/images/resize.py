@@ -1,0 +1,65 @@
+"""Image sizes and resizing, with Pillow's filters (torchvision's differ slightly)."""
+
+import math
+
+import numpy as np
+from PIL import Image
+
+from model_ports.errors import UserError
+
+MAX_ASPECT = 200
+
+
+def smart_resize(
+    size: tuple[int, int], *, factor: int, min_pixels: int, max_pixels: int
+) -> tuple[int, int]:
+    """The frame that a Qwen-VL model sees: multiples of ``factor`` within a pixel budget.
+
+    Sides are rounded to the nearest multiple (half to even, as Python rounds); over the budget
+    they shrink and are floored, under it they grow and are rounded up. Source:
+    transformers ``models/qwen2_vl/image_processing_qwen2_vl.py``.
+
+    Args:
+        size: stored (width, height).
+        factor: patch size times merge size.
+        min_pixels, max_pixels: budget of the frame, in pixels.
+
+    Returns:
+        (width, height) of the frame.
+
+    Raises:
+        UserError: empty image, or one side more than 200 times the other.
+    """
+    width, height = size
+    if min(size) < 1:
+        raise UserError(f"an image of {width}x{height} pixels is empty")
+    if max(size) > MAX_ASPECT * min(size):
+        raise UserError(
+            f"an image of {width}x{height} pixels has an aspect ratio above {MAX_ASPECT}, which "
+            "this model's preprocessing refuses; crop or pad the image"
+        )
+    new_h, new_w = round(height / factor) * factor, round(width / factor) * factor
+    if new_h * new_w > max_pixels:
+        shrink = math.sqrt((height * width) / max_pixels)
+        new_h = max(factor, math.floor(height / shrink / factor) * factor)
+        new_w = max(factor, math.floor(width / shrink / factor) * factor)
+    elif new_h * new_w < min_pixels:
+        grow = math.sqrt(min_pixels / (height * width))
+        new_h = math.ceil(height * grow / factor) * factor
+        new_w = math.ceil(width * grow / factor) * factor
+    return new_w, new_h
+
+
+def resize(
+    image: Image.Image,
+    size: tuple[int, int],
+    resample: Image.Resampling = Image.Resampling.BICUBIC,
+) -> np.ndarray:
+    """RGB image -> uint8 [height, width, 3] of the given (width, height)."""
+    return np.asarray(image.resize(size, resample), np.uint8)
+
+
+def normalise(pixels: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
+    """(x / 255 - mean) / std per channel: uint8 [..., 3] -> float32 [..., 3]."""
+    scaled = pixels.astype(np.float32) / np.float32(255)
+    return (scaled - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)

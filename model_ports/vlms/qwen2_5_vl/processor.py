@@ -1,0 +1,206 @@
+"""Prompts, pixels and answers of a Qwen2.5-VL checkpoint.
+
+Axis letters: T sequence, V visual tokens.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from model_ports.errors import UserError
+from model_ports.images.decode import to_rgb
+from model_ports.images.qwen_pixels import QwenPixels
+from model_ports.images.token_grid import TokenGrid
+from model_ports.images.window_patches import WindowPatches, size_bucket, window_patches
+from model_ports.prompt import Prompt
+from model_ports.text import load_tokenizer, read_eos_ids, token_slots
+from model_ports.vision.qwen_vit import QwenVitConfig
+from model_ports.vlms.qwen2_5_vl.config import Qwen25VLConfig
+from model_ports.vlms.qwen2_5_vl.positions import mrope_positions
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen25VLProcessor:
+    """Host-side preparation.
+
+    Attributes:
+        tokenizer: fast tokenizer of the checkpoint.
+        eos_ids: any of these ends an answer.
+        template: the checkpoint's chat template (Jinja).
+        image_token: id of the image placeholder.
+        pixels: resizing and normalisation.
+        vision: shape of the vision tower, for patches and windows.
+    """
+
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+    template: str
+    image_token: int
+    pixels: QwenPixels
+    vision: QwenVitConfig
+
+    @classmethod
+    def load(cls, folder: Path, config: Qwen25VLConfig) -> "Qwen25VLProcessor":
+        """From a checkpoint folder.
+
+        Raises:
+            UserError: tokenizer, chat template or pixel settings missing, unreadable, or not
+                of this model.
+        """
+        vision = config.vision
+        tokenizer = load_tokenizer(folder, config.decoder.vocab)
+        processor = cls(
+            tokenizer=tokenizer,
+            eos_ids=read_eos_ids(folder, tokenizer),
+            template=_read_template(folder, tokenizer),
+            image_token=config.image_token,
+            pixels=QwenPixels.read(
+                folder, patch=vision.patch, merge=vision.merge, temporal=vision.temporal
+            ),
+            vision=vision,
+        )
+        _, tokens = processor._render("?", 1, image_first=True)
+        if int((tokens == config.image_token).sum()) != 1:
+            raise UserError(
+                f"{folder}: a prompt with one image has "
+                f"{int((tokens == config.image_token).sum())} tokens with config.json's "
+                f"image_token_id {config.image_token} "
+                f"({tokenizer.convert_ids_to_tokens(config.image_token)!r}); tokenizer, chat "
+                "template and config.json are not of one checkpoint"
+            )
+        return processor
+
+    def prepare(
+        self, text: str, images: Sequence[Image.Image] = (), *, image_first: bool = True
+    ) -> Prompt:
+        """One user turn through the chat template, with all images before or after the text.
+
+        Raises:
+            UserError: an image that cannot be decoded or has too extreme a shape; text that
+                holds the image placeholder itself.
+        """
+        rendered, tokens = self._render(text, len(images), image_first=image_first)
+        marks = np.flatnonzero(tokens == self.image_token)
+        if len(marks) != len(images):
+            raise UserError(
+                f"the rendered prompt has {len(marks)} image placeholders for {len(images)} "
+                "images; remove placeholder tokens from the question text"
+            )
+        frames = [to_rgb(image) for image in images]
+        sides = [self.pixels.frame(frame.size) for frame in frames]
+        factor = self.pixels.factor
+        grids = [(height // factor, width // factor) for width, height in sides]
+        tokens, starts = _expand(tokens, marks, [rows * columns for rows, columns in grids])
+        visual = tokens == self.image_token
+        index = np.where(visual, np.cumsum(visual) - 1, -1).astype(np.int32)
+        cells = [
+            self.pixels.cells(
+                frame.size, slot=start + np.arange(rows * columns, dtype=np.int32), image=number
+            )
+            for number, (frame, start, (rows, columns)) in enumerate(
+                zip(frames, starts, grids, strict=True)
+            )
+        ]
+        return Prompt(
+            text=rendered,
+            tokens=tokens,
+            positions=mrope_positions(len(tokens), starts, grids),
+            visual_index=index,
+            grid=TokenGrid.concatenate(cells),
+            images=_pack([self._patches(frame) for frame in frames]) if frames else {},
+        )
+
+    def resized(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(width, height) of the frame that the model sees; its boxes are in these pixels."""
+        return self.pixels.frame(image_size)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Answer text without end tokens; other special tokens are kept."""
+        kept = [int(t) for t in tokens if int(t) >= 0 and int(t) not in self.eos_ids]
+        return str(
+            self.tokenizer.decode(
+                kept, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def token_slots(self, prompt: Prompt, substring: str) -> np.ndarray:
+        """Slots of the tokens of ``substring`` (once in ``prompt.text``) in a text prompt."""
+        return token_slots(self.tokenizer, prompt, substring)
+
+    def _render(self, text: str, images: int, *, image_first: bool) -> tuple[str, np.ndarray]:
+        """(prompt text, int32 tokens), one placeholder per image."""
+        pictures: list[dict[str, str]] = [{"type": "image"}] * images
+        words = [{"type": "text", "text": text}]
+        content = pictures + words if image_first else words + pictures
+        rendered = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}],
+            chat_template=self.template,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        ids = self.tokenizer(rendered, add_special_tokens=False)["input_ids"]
+        return rendered, np.asarray(ids, np.int32)
+
+    def _patches(self, frame: Image.Image) -> WindowPatches:
+        v = self.vision
+        return window_patches(
+            self.pixels.pixels(frame),
+            patch=v.patch,
+            temporal=v.temporal,
+            merge=v.merge,
+            side=v.window_side,
+        )
+
+
+def _read_template(folder: Path, tokenizer: Any) -> str:
+    """The processor's template (chat_template.json) if there is one, else the tokenizer's."""
+    path = folder / "chat_template.json"
+    template = tokenizer.chat_template
+    if path.is_file():
+        try:
+            template = json.loads(path.read_text())["chat_template"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: expected an object with 'chat_template'") from error
+    if isinstance(template, dict):
+        template = template.get("default")
+    if not isinstance(template, str):
+        raise UserError(
+            f"{folder} has no chat template; copy chat_template.json, chat_template.jinja or the "
+            "complete tokenizer_config.json from the checkpoint"
+        )
+    return template
+
+
+def _expand(
+    tokens: np.ndarray, marks: np.ndarray, counts: Sequence[int]
+) -> tuple[np.ndarray, list[int]]:
+    """Repeat each image's placeholder once per visual token: (tokens, first slot per image)."""
+    repeats = np.ones(len(tokens), np.int64)
+    repeats[marks] = counts
+    firsts = np.cumsum(repeats) - repeats
+    return np.repeat(tokens, repeats), [int(first) for first in firsts[marks]]
+
+
+def _pack(parts: Sequence[WindowPatches]) -> dict[str, np.ndarray]:
+    """Arrays of ``Qwen25VL.features`` for one prompt (no batch axis)."""
+    windows = max(len(part.valid) for part in parts)
+
+    def stack(name: str) -> np.ndarray:
+        arrays = [getattr(part, name) for part in parts]
+        return np.stack(
+            [np.pad(a, [(0, windows - len(a))] + [(0, 0)] * (a.ndim - 1)) for a in arrays]
+        )
+
+    index = np.concatenate(
+        [
+            np.stack([np.full_like(part.order, number), part.order], axis=1)
+            for number, part in enumerate(parts)
+        ]
+    )
+    index = np.pad(index, [(0, size_bucket(len(index)) - len(index)), (0, 0)])
+    return {name: stack(name) for name in ("patches", "valid", "hw")} | {"index": index}
