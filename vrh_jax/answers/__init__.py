@@ -1,1 +1,26 @@
+"""Reading and judging what models print."""
 
+from vrh_jax.answers.boxes import Box, parse_box, parse_boxes
+from vrh_jax.answers.choice import read_choice
+from vrh_jax.answers.clean import final_answer, strip_thoughts
+from vrh_jax.answers.geometry import iou, read_box
+from vrh_jax.answers.judge import IMAGE_ERROR, Verdict, judge
+from vrh_jax.answers.words import normalise, read_count, read_length, read_yes_no
+
+__all__ = [
+    "IMAGE_ERROR",
+    "Box",
+    "Verdict",
+    "final_answer",
+    "iou",
+    "judge",
+    "normalise",
+    "parse_box",
+    "parse_boxes",
+    "read_box",
+    "read_choice",
+    "read_count",
+    "read_length",
+    "read_yes_no",
+    "strip_thoughts",
+]

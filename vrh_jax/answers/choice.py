@@ -1,0 +1,139 @@
+"""Reader of multiple-choice answers.
+
+Handles what breaks the readers of public evaluators: explanations after the letter, a rejected
+option named first, articles and pronouns ("A", "I") taken for options, letters in formulas.
+"""
+
+# ruff: noqa: RUF001 - such characters are in the texts that are read
+
+import re
+from collections.abc import Sequence
+
+from vrh_jax.answers.clean import final_answer
+from vrh_jax.answers.words import BOXED, KEY, SPECIAL, normalise
+
+_MARKUP = r"[\s*_`\"'(\[{$]*"
+_CUE = re.compile(
+    rf"(?:\b(?:answer|option|choice)\b(?:\s+(?:is|was|would be|should be|must be))?|答案(?:是|为)?)"
+    rf"(?P<end>{_MARKUP}[:=]?{_MARKUP})",
+    re.IGNORECASE,
+)
+_WRONG = r"(?:not\b|n['’]t\b|incorrect|wrong|false|ruled out|excluded|impossible|out\b)"
+_AS_WORD = re.compile(r"\s+(?!(?:or|and|is|was|because|since|as|would|seems)\b)[a-z]")
+
+
+def read_choice(text: object, choices: Sequence[str] = ()) -> int | None:
+    r"""Index of the option that an answer commits to, or None.
+
+    In this order: the value of an ``"Answer"`` key; the last declaration ("the answer is",
+    ``\boxed{..}``); a letter that stands alone or opens the answer; the only option letter
+    named and not rejected; the only option whose text is named.
+
+    Args:
+        text: what the model printed.
+        choices: the options' texts, lettered from A; without them A to H are letters.
+    """
+    answer = SPECIAL.sub(" ", final_answer(text)).strip()
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(choices) or 8]
+    keyed = KEY.findall(answer)
+    if keyed:
+        return _whole(keyed[-1], letters, choices)
+    answer = _without_rejected(answer, letters)
+    for read in (_declared, _whole, _opening, _only_letter):
+        index = read(answer, letters, choices)
+        if index is not None:
+            return index
+    return _only_text(answer, choices)
+
+
+def _without_rejected(answer: str, letters: str) -> str:
+    """Remove letters that are named to be ruled out: "(A) is incorrect", "not A"."""
+    letter = rf"\(?(?<![A-Za-z])[{letters}](?![A-Za-z])\)?"
+    named = rf"(?:\b(?:option|choice|answer)\s+)?(?<![*_])[*_]*+{letter}[*_]*"
+    verb = r"(?:is|was|can|could|does|would be|seems|cannot be|isn|wasn|doesn)"
+    answer = re.sub(rf"{named}\s+{verb}\s*{_WRONG}", " ", answer)
+    return re.sub(rf"\b(?:not|neither|nor|rather than|instead of)\s+{letter}", " ", answer)
+
+
+def _letter_at(answer: str, start: int, letters: str) -> int | None:
+    """Index of a capital option letter that stands by itself at ``start``."""
+    letter = answer[start : start + 1]
+    if not letter or letter not in letters or answer[start + 1 : start + 2].isalpha():
+        return None
+    after = answer[start + 1 :]
+    if after.startswith(("'", "’")) and after[1:2].isalpha():
+        return None
+    if letter in "AI" and _AS_WORD.match(after):  # "A dog", "I computed"
+        return None
+    return letters.index(letter)
+
+
+def _declared(answer: str, letters: str, choices: Sequence[str]) -> int | None:
+    found: list[tuple[int, int]] = []
+    for boxed in BOXED.finditer(answer):
+        index = _whole(boxed[1], letters, choices)
+        if index is not None:
+            found.append((boxed.start(), index))
+    for cue in _CUE.finditer(answer):
+        rest = answer[cue.end() : cue.end() + 300]
+        index = _letter_at(answer, cue.end(), letters)
+        if index is None:
+            line = normalise(rest.split("\n", 1)[0].split(". ", 1)[0])
+            index = _whole(line, letters, choices) if len(line) > 1 else None
+        strong = re.search(r"is|be|was|[:=]|是|为|：", answer[cue.start() : cue.end()][6:])
+        if index is not None and strong:
+            found.append((cue.start(), index))
+    return max(found)[1] if found else None
+
+
+def _whole(answer: str, letters: str, choices: Sequence[str]) -> int | None:
+    """The answer is nothing but a letter or nothing but an option's text."""
+    text = normalise(answer)
+    same = [i for i, choice in enumerate(choices) if text and normalise(choice) == text]
+    if len(same) == 1 and len(text) > 1:
+        return same[0]
+    alone = re.fullmatch(r"\W*([A-Za-z])\W*", answer.replace("_", " "))
+    if alone and alone[1].upper() in letters:
+        return letters.index(alone[1].upper())
+    return same[0] if len(same) == 1 else None
+
+
+def _opening(answer: str, letters: str, choices: Sequence[str]) -> int | None:
+    """The answer opens with a marked letter: "C. A girl", "(B) blue", "B blue"."""
+    opening = re.match(rf"[\s*_(\[\"']*([{letters}])(?![A-Za-z])", answer)
+    if not opening:
+        return None
+    index = letters.index(opening[1])
+    rest = answer[opening.end() :]
+    listed = set(re.findall(rf"(?:^|\s)[*_(]*([{letters}])[).:][*_]*(?=\s|$)", answer))
+    if len(listed) > 1:  # the options read out, no choice
+        return None
+    if re.match(r"[*_]*[.):\]\n]|\*\*", rest):
+        return index
+    if re.match(rf",(?!\s*[{letters}](?![A-Za-z]))", rest):
+        return index
+    text = normalise(choices[index]) if choices else ""
+    return index if text and normalise(rest).startswith(text) else None
+
+
+def _only_letter(answer: str, letters: str, choices: Sequence[str]) -> int | None:
+    del choices
+    named = {
+        _letter_at(answer, m.start(), letters)
+        for m in re.finditer(rf"(?<![A-Za-z\\])[{letters}](?![A-Za-z])", answer)
+    } - {None}
+    return named.pop() if len(named) == 1 else None
+
+
+def _only_text(answer: str, choices: Sequence[str]) -> int | None:
+    """The only option named, not counting options inside a longer named option."""
+    said = f" {_plain_words(answer)} "
+    texts = [_plain_words(choice) for choice in choices]
+    named = [i for i, text in enumerate(texts) if text and f" {text} " in said]
+    inside = {i for i in named for j in named if i != j and f" {texts[i]} " in f" {texts[j]} "}
+    rest = [i for i in named if i not in inside]
+    return rest[0] if len(rest) == 1 else None
+
+
+def _plain_words(text: str) -> str:
+    return re.sub(r"[^\w%.]+", " ", normalise(text)).strip()
