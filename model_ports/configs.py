@@ -19,6 +19,25 @@ BOOKKEEPING = frozenset(
     finetuning_task task_specific_params""".split()
 )
 
+# Generation settings that older transformers versions wrote into every model config.
+GENERATION = frozenset(
+    """bad_words_ids begin_suppress_tokens decoder_start_token_id diversity_penalty do_sample
+    early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty
+    forced_bos_token_id forced_eos_token_id length_penalty max_length min_length
+    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores prefix
+    remove_invalid_values repetition_penalty return_dict_in_generate sep_token_id
+    suppress_tokens temperature tf_legacy_loss tokenizer_class top_k top_p typical_p""".split()
+)
+
+# Structural switches from the same dumps, with the only value that every port honours.
+INERT: Mapping[str, Any] = {
+    "add_cross_attention": False,
+    "cross_attention_hidden_size": None,
+    "is_decoder": False,
+    "pruned_heads": {},
+    "tie_encoder_decoder": False,
+}
+
 
 class ConfigReader:
     """Takes attributes out of a config one by one; ``finish`` refuses what is left.
@@ -73,7 +92,9 @@ class ConfigReader:
 
     def finish(self) -> None:
         """Refuse attributes that nobody asked for."""
-        left = sorted(set(self.raw) - self.seen - BOOKKEEPING)
+        for name, value in INERT.items():
+            self.expect(name, value)
+        left = sorted(set(self.raw) - self.seen - BOOKKEEPING - GENERATION)
         if left:
             raise UserError(
                 f"{self.where}: unknown attribute {', '.join(map(repr, left))}. This port neither "

@@ -1,0 +1,40 @@
+"""InternVL: InternViT on tiles, pixel shuffle, projector, and a language model. See README.md."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+from flax import nnx
+
+from model_ports.port import BoxFormat, Port
+from model_ports.vlms.internvl.config import InternVLConfig, read_config, settle
+from model_ports.vlms.internvl.keys import layouts
+from model_ports.vlms.internvl.model import InternVL
+from model_ports.vlms.internvl.processor import REMOTE_CHAT_SYSTEM, InternVLProcessor
+
+__all__ = ["PORT", "REMOTE_CHAT_SYSTEM", "InternVL", "InternVLConfig", "InternVLProcessor"]
+
+
+def build(config: InternVLConfig, rngs: nnx.Rngs, dtype: jnp.dtype) -> InternVL:
+    """The model."""
+    return InternVL(config, rngs=rngs, dtype=dtype)
+
+
+def processor(folder: Path, config: InternVLConfig) -> InternVLProcessor:
+    """Tokenizer, template and image settings of a checkpoint folder."""
+    return InternVLProcessor.load(folder, config)
+
+
+PORT = Port(
+    family="internvl",
+    model_types=("internvl_chat", "internvl"),
+    read_config=read_config,
+    build=build,
+    layouts=layouts,
+    processor=processor,
+    # Scale 0-1000 of the whole image, whatever the tiles.
+    box=BoxFormat(
+        units="norm1000", template="<ref>{label}</ref><box>[[{x0}, {y0}, {x1}, {y1}]]</box>"
+    ),
+    names={"internvl3-8b": ("OpenGVLab/InternVL3-8B", "OpenGVLab/InternVL3-8B-hf")},
+    settle=settle,
+)

@@ -1,0 +1,89 @@
+"""Key tables of InternVL files.
+
+remote: the original repositories (fused qkv, ``mlp1``). hf_old: what transformers writes to
+disk (``language_model.model.``, ``vision_tower.``). hf_new: transformers' names in memory,
+which some published files use (``model.language_model.``, ``lm_head``).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from model_ports.convert.rules import Layout, Rule
+from model_ports.vlms.internvl.config import BACKBONES, InternVLConfig
+
+# (published suffix, transformers suffix, our name, layout of the weight); all with biases.
+_BLOCK: tuple[tuple[str, str, str, Layout], ...] = (
+    ("attn.proj", "attention.projection_layer", "attn/o", "linear"),
+    ("mlp.fc1", "mlp.fc1", "mlp/fc1", "linear"),
+    ("mlp.fc2", "mlp.fc2", "mlp/fc2", "linear"),
+    ("norm1", "layernorm_before", "norm1", "vector"),
+    ("norm2", "layernorm_after", "norm2", "vector"),
+)
+_PROJECTOR: tuple[tuple[str, str, str, Layout], ...] = (
+    ("mlp1.0", "layer_norm", "projector/norm", "vector"),
+    ("mlp1.1", "linear_1", "projector/mlp/fc1", "linear"),
+    ("mlp1.3", "linear_2", "projector/mlp/fc2", "linear"),
+)
+
+
+def layouts(config: InternVLConfig) -> Mapping[str, Sequence[Rule]]:
+    """All layouts that files of this family come in, name -> rules."""
+    return {
+        "remote": _remote(config),
+        "hf_old": _hf(config, root="", language="language_model.model.", head="language_model."),
+        "hf_new": _hf(config, root="model.", language="model.language_model.", head=""),
+    }
+
+
+def _pair(key: str, param: str, layout: Layout) -> list[Rule]:
+    """Weight and bias of a linear layer or a norm."""
+    weight = f"{param}/{'kernel' if layout == 'linear' else 'scale'}"
+    return [Rule(f"{key}.weight", weight, layout), Rule(f"{key}.bias", f"{param}/bias", "vector")]
+
+
+def _language(config: InternVLConfig, *, language: str, head: str) -> list[Rule]:
+    rules = BACKBONES[config.backbone].rules
+    return rules(config.decoder, model=language, head=f"{head}lm_head.weight")
+
+
+def _remote(config: InternVLConfig) -> list[Rule]:
+    rules = _language(config, language="language_model.model.", head="language_model.")
+    stem, block = "vision_model.embeddings.", "vision_model.encoder.layers.{l}."
+    rules += [
+        Rule(f"{stem}class_embedding", "vision/cls", "vector"),
+        Rule(f"{stem}position_embedding", "vision/positions", "vector"),
+        Rule(f"{block}ls1", "vision/blocks/scale1", "vector"),
+        Rule(f"{block}ls2", "vision/blocks/scale2", "vector"),
+        *_pair(f"{stem}patch_embedding", "vision/patch", "linear"),
+    ]
+    for index, part in enumerate("qkv"):
+        fused, ours = f"{block}attn.qkv", f"vision/blocks/attn/{part}"
+        rules.append(Rule(f"{fused}.weight", f"{ours}/kernel", "linear", rows=(index, 3)))
+        if config.vision.qkv_bias:
+            rules.append(Rule(f"{fused}.bias", f"{ours}/bias", "vector", rows=(index, 3)))
+    for key, _, ours, layout in _BLOCK:
+        rules += _pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
+    for key, _, ours, layout in _PROJECTOR:
+        rules += _pair(key, ours, layout)
+    return rules
+
+
+def _hf(config: InternVLConfig, *, root: str, language: str, head: str) -> list[Rule]:
+    rules = _language(config, language=language, head=head)
+    stem, block = f"{root}vision_tower.embeddings.", f"{root}vision_tower.encoder.layer.{{l}}."
+    rules += [
+        Rule(f"{stem}cls_token", "vision/cls", "vector"),
+        Rule(f"{stem}position_embeddings", "vision/positions", "vector"),
+        Rule(f"{block}lambda_1", "vision/blocks/scale1", "vector"),
+        Rule(f"{block}lambda_2", "vision/blocks/scale2", "vector"),
+        *_pair(f"{stem}patch_embeddings.projection", "vision/patch", "linear"),
+    ]
+    for part in "qkv":
+        key, ours = f"{block}attention.{part}_proj", f"vision/blocks/attn/{part}"
+        rules.append(Rule(f"{key}.weight", f"{ours}/kernel", "linear"))
+        if config.vision.qkv_bias:
+            rules.append(Rule(f"{key}.bias", f"{ours}/bias", "vector"))
+    for _, key, ours, layout in _BLOCK:
+        rules += _pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
+    for _, key, ours, layout in _PROJECTOR:
+        rules += _pair(f"{root}multi_modal_projector.{key}", ours, layout)
+    return rules

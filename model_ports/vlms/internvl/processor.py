@@ -1,0 +1,234 @@
+"""Prompts, pixels and answers of an InternVL checkpoint folder.
+
+transformers is imported when a tokenizer is loaded, not with this module.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from model_ports.errors import UserError
+from model_ports.images.decode import to_rgb
+from model_ports.images.tiling import IMAGENET_MEAN, IMAGENET_STD, Tiling, cells, count_tokens, cut
+from model_ports.images.token_grid import TokenGrid
+from model_ports.prompt import Prompt
+from model_ports.text import load_tokenizer, read_eos_ids, token_slots
+from model_ports.vlms.internvl.config import InternVLConfig
+
+START, CONTEXT, END = "<img>", "<IMG_CONTEXT>", "</img>"
+# Placeholders of the known templates: transformers' and the original repositories'.
+PLACEHOLDERS = (CONTEXT, "<image>")
+# Tokenizers of the -hf repositories have this token; the models have no embedding for it.
+VIDEO = "<video>"
+
+# The system prompt that ``model.chat`` of the original repositories adds (template
+# ``internvl2_5``); ``apply_chat_template`` does not. Not used unless asked for.
+REMOTE_CHAT_SYSTEM = (
+    "你是书生·万象，英文名是InternVL，"  # noqa: RUF001 (the published text)
+    "是由上海人工智能实验室、清华大学"
+    "及多家合作单位联合开发的多模态大语言模型。"
+)
+
+# The format of the published template ``internvl2_5``, for checkpoints without a chat template.
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>\n' }}"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@dataclasses.dataclass
+class InternVLProcessor:
+    """Host-side preparation for one checkpoint.
+
+    Attributes:
+        tokenizer: fast tokenizer.
+        eos_ids: any of these ends an answer.
+        tiling: how images are cut.
+        system: a system turn to put first. None (the default) adds none: the checkpoint's
+            chat template decides. ``REMOTE_CHAT_SYSTEM`` reproduces ``model.chat`` of the
+            original repositories; ``dataclasses.replace(processor, system=...)`` sets it.
+    """
+
+    tokenizer: Any
+    eos_ids: tuple[int, ...]
+    tiling: Tiling
+    system: str | None = None
+
+    @classmethod
+    def load(cls, folder: Path, config: InternVLConfig) -> "InternVLProcessor":
+        """From a checkpoint folder.
+
+        Raises:
+            UserError: tokenizer missing or of another model, or an image processor file that
+                asks for what this port does not do.
+        """
+        tokenizer = load_tokenizer(folder, config.decoder.vocab, without_embedding=(VIDEO,))
+        vocabulary = tokenizer.get_vocab()
+        for token in (START, CONTEXT, END):
+            if token not in vocabulary:
+                raise UserError(
+                    f"{folder}: the tokenizer has no {token} token, so it is not InternVL's; "
+                    "take the tokenizer files of the same checkpoint as the weights"
+                )
+        if config.image_token_id not in {None, vocabulary[CONTEXT]}:
+            raise UserError(
+                f"{folder}: config.json says image_token_id = {config.image_token_id}, but the "
+                f"tokenizer has {CONTEXT} = {vocabulary[CONTEXT]}; they are from different "
+                "checkpoints"
+            )
+        end = {vocabulary["<|im_end|>"]} if "<|im_end|>" in vocabulary else set()
+        eos_ids = tuple(sorted(end.union(read_eos_ids(folder, tokenizer))))
+        return cls(tokenizer, eos_ids, read_tiling(folder, config))
+
+    def prepare(
+        self, text: str, images: Sequence[Image.Image] = (), *, image_first: bool = True
+    ) -> Prompt:
+        """One user turn through the checkpoint's chat template, ready to answer.
+
+        Images are decoded to RGB; their visual tokens stand where the template puts them.
+
+        Raises:
+            UserError: the text contains an image placeholder, or the template loses images.
+        """
+        rgb = [to_rgb(image) for image in images]
+        rendered = self._render(text, len(rgb), image_first=image_first)
+        counts = [count_tokens(image.size, self.tiling) for image in rgb]
+        tokens, visual_index = self._tokenize(rendered, counts)
+        slots = np.flatnonzero(visual_index >= 0).astype(np.int32)
+        grids, first = [], 0
+        for index, (image, count) in enumerate(zip(rgb, counts, strict=True)):
+            slot = slots[first : first + count]
+            grids.append(cells(image.size, self.tiling, slot=slot, image=index))
+            first += count
+        tiles = [cut(image, self.tiling) for image in rgb]
+        return Prompt(
+            text=rendered,
+            tokens=tokens,
+            positions=np.arange(len(tokens), dtype=np.int32)[None],
+            visual_index=visual_index,
+            grid=TokenGrid.concatenate(grids),
+            images={"tiles": np.concatenate(tiles)} if tiles else {},
+        )
+
+    def token_slots(self, prompt: Prompt, substring: str) -> np.ndarray:
+        """Slots of the tokens of ``substring`` in a prompt without images."""
+        return token_slots(self.tokenizer, prompt, substring)
+
+    def resized(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(width, height) of the canvas that a stored (width, height) is stretched to."""
+        return self.tiling.canvas(image_size)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Answer text without end tokens; ``<ref>``, ``<box>`` and other tokens are kept."""
+        kept = [int(t) for t in tokens if int(t) >= 0 and int(t) not in self.eos_ids]
+        return str(
+            self.tokenizer.decode(
+                kept, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def _render(self, text: str, images: int, *, image_first: bool) -> str:
+        """The templated turn with one CONTEXT token between START and END per image."""
+        for word in (*PLACEHOLDERS, START, END):
+            if images and word in text:
+                raise UserError(
+                    f"the question contains {word}, which marks an image in this model's prompts; "
+                    "remove it from the text"
+                )
+        picture = [{"type": "image"}] * images
+        words = [{"type": "text", "text": text}]
+        plain = "<image>\n" * images + text if image_first else text + "<image>\n" * images
+        # Templates written for text models cannot take a list, or print it as it is; they get
+        # the placeholder that ``model.chat`` of the original repositories puts into the text.
+        for content in (picture + words if image_first else words + picture, plain):
+            rendered = self._template(content)
+            for placeholder in PLACEHOLDERS:
+                if rendered.count(placeholder) == images and text in rendered:
+                    block = f"{START}{CONTEXT}{END}"
+                    return rendered.replace(placeholder, block) if images else rendered
+        raise UserError(
+            f"the checkpoint's chat template does not place {images} image(s): it gives "
+            f"{rendered[:200]!r}, without {' or '.join(PLACEHOLDERS)}"
+        )
+
+    def _template(self, content: Any) -> str:
+        turns = [{"role": "system", "content": self.system}] if self.system is not None else []
+        turns.append({"role": "user", "content": content})
+        template = self.tokenizer.chat_template or CHATML
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    turns, chat_template=template, tokenize=False, add_generation_prompt=True
+                )
+            )
+        except (TypeError, ValueError):
+            if isinstance(content, str):
+                raise
+            return ""
+
+    def _tokenize(self, rendered: str, counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """(tokens, visual_index), int32 [T], with every CONTEXT token repeated per image."""
+        bos = self.tokenizer.bos_token
+        special = not (bos and rendered.startswith(bos))
+        ids = np.asarray(self.tokenizer(rendered, add_special_tokens=special)["input_ids"])
+        is_image = (
+            ids == self.tokenizer.get_vocab()[CONTEXT] if counts else np.zeros(len(ids), bool)
+        )
+        repeats = np.ones(len(ids), int)
+        repeats[is_image] = counts
+        tokens = np.repeat(ids, repeats).astype(np.int32)
+        visual = np.repeat(is_image, repeats)
+        return tokens, np.where(visual, np.cumsum(visual) - 1, -1).astype(np.int32)
+
+
+def read_tiling(folder: Path, config: InternVLConfig) -> Tiling:
+    """How images are cut.
+
+    The remote format says so in config.json, and its preprocessor_config.json (a CLIP
+    processor that the published code never uses) is ignored. The -hf format keeps it in the
+    image processor's settings.
+    """
+    path = folder / "preprocessor_config.json"
+    nested = folder / "processor_config.json"
+    settings: dict[str, Any] = {}
+    if nested.is_file():
+        settings = json.loads(nested.read_text()).get("image_processor") or {}
+    if not settings and path.is_file():
+        settings = json.loads(path.read_text())
+    if config.file_format == "remote" or not settings:
+        return config.tiling
+    tile = config.tiling.tile
+    wanted = {
+        "size": {"height": tile, "width": tile},
+        "image_mean": list(IMAGENET_MEAN),
+        "image_std": list(IMAGENET_STD),
+        "resample": 3,
+        "rescale_factor": 1 / 255,
+        **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
+    }
+    kind = str(settings.get("image_processor_type", "GotOcr2ImageProcessor"))
+    if not kind.startswith("GotOcr2ImageProcessor"):
+        raise UserError(
+            f"{folder}: image_processor_type = {kind!r}; expected GotOcr2ImageProcessor, which "
+            "the -hf InternVL checkpoints use"
+        )
+    for name, value in wanted.items():
+        if settings.get(name, value) != value:
+            raise UserError(
+                f"{folder}: the image processor has {name} = {settings[name]!r}; this port "
+                f"honours {value!r}"
+            )
+    # ``crop_to_patches`` is False in some files; transformers' InternVLProcessor overrules it.
+    return dataclasses.replace(
+        config.tiling,
+        min_tiles=int(settings.get("min_patches", config.tiling.min_tiles)),
+        max_tiles=int(settings.get("max_patches", config.tiling.max_tiles)),
+    )

@@ -1,0 +1,195 @@
+"""The whole model against transformers (eager, float32) on tiny wide weights."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from support.internvl import Tiny, make_tiny
+from support.parity import assert_close, textured_image, zeroed_heads
+
+from model_ports.nn.attention import Tap
+from model_ports.prompt import Prompt, collate, offset
+from vrh_jax.engine.generate import generate
+
+SIDES = ("left", "right")
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Tiny:
+    return make_tiny(tmp_path_factory.mktemp("internvl"), seed=3)
+
+
+@pytest.fixture(scope="module")
+def prompts(tiny) -> list[Prompt]:
+    """Four questions: 7 tiles, 1 tile with the text first, two images, and none at all."""
+    prepare = tiny.processor.prepare
+    return [
+        prepare("Where is the red square?", [textured_image(250, 170, 1)]),
+        prepare("Locate <ref>the blue disc</ref>", [textured_image(60, 64, 2)], image_first=False),
+        prepare("Compare them", [textured_image(90, 260, 3), textured_image(100, 90, 4)]),
+        prepare("How many letters are there in a b c?"),
+    ]
+
+
+def reference_inputs(prompt: Prompt) -> dict[str, torch.Tensor]:
+    inputs = {"input_ids": torch.tensor(prompt.tokens[None].astype(np.int64))}
+    if prompt.images:
+        inputs["pixel_values"] = torch.tensor(prompt.images["tiles"])
+    return inputs
+
+
+def reference_logits(tiny, prompt) -> np.ndarray:
+    with torch.no_grad():
+        return tiny.reference(**reference_inputs(prompt)).logits[0].numpy()
+
+
+@jax.jit
+def _logits(model_state, batch, head_mask):
+    model = nnx.merge(*model_state)
+    hidden, _, _ = model.decoder(
+        model.embed(batch), batch.positions, batch.valid, head_mask=head_mask
+    )
+    return model.decoder.logits(hidden)
+
+
+def port_logits(tiny, prompts, side="left", head_mask=None) -> list[np.ndarray]:
+    """Logits of each prompt without its padding."""
+    batch = collate(prompts, side=side, multiple=16)
+    out = np.asarray(_logits((tiny.graphdef, tiny.params), batch, head_mask))
+    starts = [offset(len(p), out.shape[1], side) for p in prompts]
+    return [row[s : s + len(p)] for row, s, p in zip(out, starts, prompts, strict=True)]
+
+
+def test_vision_tower_and_projector(tiny, prompts):
+    pixels = prompts[0].images["tiles"]
+    assert pixels.shape == (7, 3, 84, 84)
+    model = nnx.merge(tiny.graphdef, tiny.params)
+    with torch.no_grad():
+        tower = tiny.reference.model.vision_tower(torch.tensor(pixels)).last_hidden_state
+        features = tiny.reference.model.get_image_features(torch.tensor(pixels)).pooler_output
+    assert_close(model.vision(jnp.asarray(pixels)), tower[:, 1:], 1e-5, "vision tower")
+    ours = model.features({"tiles": jnp.asarray(pixels)[None]})
+    assert_close(ours[0], features.reshape(-1, features.shape[-1]), 1e-5, "projected features")
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_logits_of_a_mixed_batch(tiny, prompts, side):
+    for prompt, ours in zip(prompts, port_logits(tiny, prompts, side), strict=True):
+        assert_close(ours, reference_logits(tiny, prompt), 1e-4, f"logits, {side} padding")
+
+
+def test_batch_equals_singles(tiny, prompts):
+    together = port_logits(tiny, prompts)
+    for prompt, ours in zip(prompts, together, strict=True):
+        assert_close(ours, port_logits(tiny, [prompt])[0], 1e-5, "batch against single")
+
+
+def test_padded_tiles_leave_features_unchanged(tiny, prompts):
+    tiles = jnp.asarray(prompts[0].images["tiles"])[None]
+    model = nnx.merge(tiny.graphdef, tiny.params)
+    plain = model.features({"tiles": tiles})
+    padded = model.features({"tiles": jnp.pad(tiles, ((0, 0), (0, 3), *((0, 0),) * 3))})
+    assert_close(padded[:, : plain.shape[1]], plain, 1e-6, "features")
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_greedy_tokens(tiny, prompts, side):
+    batch = collate(prompts, side=side)
+    out = np.asarray(
+        generate(tiny.graphdef, tiny.params, batch, max_new=STEPS, eos_ids=(10**6,)).tokens
+    )
+    for prompt, ours in zip(prompts, out, strict=True):
+        expected, grown = [], prompt
+        for _ in range(STEPS):
+            expected.append(int(reference_logits(tiny, grown)[-1].argmax()))
+            grown = grown.extend(expected[-1:])
+        assert ours.tolist() == expected
+        # A constant answer would hide a wrong cache.
+        assert len(set(expected)) > 1
+
+
+def test_cached_decoding_equals_full_forward(tiny, prompts):
+    model = nnx.merge(tiny.graphdef, tiny.params)
+    batch = collate(prompts, side="left")
+    rows, length = batch.tokens.shape
+    rng = np.random.default_rng(0)
+    answer = rng.integers(0, 200, (rows, STEPS)).astype(np.int32)
+    cache = model.decoder.empty_cache(rows, length + STEPS)
+    _, cache, _ = model.decoder(model.embed(batch), batch.positions, batch.valid, cache=cache)
+
+    @jax.jit
+    def step(cache, token, position):
+        x = model.decoder.embed(token[:, None])
+        valid = jnp.ones((rows, 1), bool)
+        hidden, cache, _ = model.decoder(x, position[None, :, None], valid, cache=cache)
+        return model.decoder.logits(hidden)[:, 0], cache
+
+    start = batch.next_position
+    cached = []
+    for i in range(STEPS):
+        logits, cache = step(cache, answer[:, i], start + i)
+        cached.append(logits)
+    grown = [p.extend(a) for p, a in zip(prompts, answer, strict=True)]
+    full = port_logits(tiny, grown, "right")
+    for row in range(rows):
+        ours = np.stack([step[row] for step in cached])
+        assert_close(ours, full[row][-STEPS:], 1e-5, "cached decode")
+        assert_close(ours, reference_logits(tiny, grown[row])[-STEPS:], 1e-4, "reference")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_masked_heads(tiny, prompts, seed):
+    layers, heads = tiny.config.decoder.layers, tiny.config.decoder.heads
+    rng = np.random.default_rng(seed)
+    flat = rng.choice(layers * heads, 5, replace=False)
+    chosen = [(int(i) // heads, int(i) % heads) for i in flat]
+    mask = np.ones((layers, heads), np.float32)
+    mask[tuple(np.array(chosen).T)] = 0
+    masked = port_logits(tiny, prompts, head_mask=mask)
+    plain = port_logits(tiny, prompts)
+    with zeroed_heads(tiny.projections, chosen, tiny.config.decoder.head_dim):
+        for prompt, ours, before in zip(prompts, masked, plain, strict=True):
+            assert_close(ours, reference_logits(tiny, prompt), 1e-4, f"masked {chosen}")
+            assert np.abs(ours - before).max() > 1e-2 * np.abs(before).max()
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_region_mass_equals_eager_attention(tiny, prompts, side):
+    rng = np.random.default_rng(7)
+    answers = rng.integers(0, 200, (3, 6))
+    boxes = [(100, 20, 180, 90), (5, 30, 40, 60), (10, 100, 80, 220)]
+    grown = [p.extend(a) for p, a in zip(prompts, answers, strict=False)]
+    batch = collate(grown, side=side)
+    slots = batch.tokens.shape[1]
+    sets = np.zeros((3, 2, slots), np.float32)
+    rows = np.zeros((3, 12), np.int32)
+    for i, (prompt, box) in enumerate(zip(prompts, boxes, strict=False)):
+        start = offset(len(grown[i]), slots, side)
+        sets[i, 0, start + prompt.grid.slot] = prompt.grid.cover(box)
+        sets[i, 1, start + prompt.grid.slot] = prompt.grid.cover(box, rule="coverage", views=(0,))
+        first = start + len(prompt)
+        rows[i] = [*range(first - 1, first + 5), *range(first, first + 6)]  # pred, own
+    model = nnx.merge(tiny.graphdef, tiny.params)
+    tap = Tap(rows=jnp.asarray(rows), sets=jnp.asarray(sets))
+    _, _, tapped = model.decoder(model.embed(batch), batch.positions, batch.valid, tap=tap)
+    assert (sets.sum(axis=2) > 0).all()
+    # Rounding of the reference itself reaches 1e-5 in float32 (sharp softmax, three layers).
+    precise = copy.deepcopy(tiny.reference).double()
+    for i, prompt in enumerate(grown):
+        start = offset(len(prompt), slots, side)
+        with torch.no_grad():
+            inputs = reference_inputs(prompt)
+            inputs["pixel_values"] = inputs["pixel_values"].double()
+            attentions = precise(**inputs, output_attentions=True).attentions
+        weights = torch.stack([a[0] for a in attentions]).numpy().astype(np.float64)  # [L,N,T,T]
+        chosen = weights[:, :, rows[i] - start]
+        expected = np.einsum("lnqs,rs->lnqr", chosen, sets[i, :, start : start + len(prompt)])
+        # Masses are probabilities, so the error is absolute.
+        worst = np.abs(np.asarray(tapped.mass)[:, i] - expected).max()
+        assert worst <= 1e-5
+        assert expected.max() > 0.1
