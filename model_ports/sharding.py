@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from model_ports.errors import UserError
 
@@ -65,7 +65,7 @@ def _spec(
     return PartitionSpec(*names)
 
 
-def param_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+def param_spec(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
     """Partition spec of the parameter at ``path`` (slash-joined)."""
     for pattern, axes in PARAM_AXES:
         if re.search(pattern, path):

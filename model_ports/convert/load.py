@@ -1,0 +1,150 @@
+"""Load a checkpoint straight into its sharding.
+
+Every process reads only the bytes that its own devices hold: parameters are made with
+``jax.make_array_from_callback`` (Hugging Face folders) or restored by Orbax (converted
+folders) into the shardings of ``model_ports.sharding``. A whole parameter is never placed on
+one device first, and there is no collective, so all processes of a pod may call this with the
+same (shared or copied) folder.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
+
+from model_ports.convert.fingerprint import fingerprint, weights_digest
+from model_ports.convert.pieces import Index, Target, flatten, unflatten
+from model_ports.convert.plan import Plan, parse_dtype, plan_folder, read_json, settled_config
+from model_ports.convert.source import PARAMS, is_converted, resolve
+from model_ports.convert.store import read_manifest, stored_arrays
+from model_ports.errors import UserError
+from model_ports.port import Model, Port, abstract_model
+from model_ports.registry import port_for
+from model_ports.sharding import param_spec
+
+
+def load_model(
+    source: str | Path,
+    *,
+    name: str | None = None,
+    dtype: str | None = None,
+    mesh: Mesh | None = None,
+    port: Port | None = None,
+) -> Model:
+    """Load a checkpoint.
+
+    Args:
+        source: Hugging Face folder, converted folder, or hub id (the only case that uses the
+            network).
+        name: what the user calls it; defaults to the folder's name.
+        dtype: float32, bfloat16 or float16; None keeps the checkpoint's.
+        mesh: with the axes of ``model_ports.sharding``; None places all on the first device.
+        port: overrides the port found by ``model_type``.
+
+    Raises:
+        UserError: anything wrong with the folder, named, before weights are read.
+    """
+    folder = resolve(source)
+    read = _from_converted if is_converted(folder) else _from_files
+    return read(folder, name or folder.name or str(source), dtype, mesh, port)
+
+
+def _from_files(
+    folder: Path, name: str, dtype: str | None, mesh: Mesh | None, port: Port | None
+) -> Model:
+    plan = plan_folder(folder, dtype=dtype, port=port)
+    processor = plan.port.processor(folder, plan.config)
+    return Model(
+        name=name,
+        port=plan.port,
+        config=plan.config,
+        graphdef=plan.graphdef,
+        params=load_params(plan, mesh),
+        processor=processor,
+        fingerprint=fingerprint(folder, plan.raw_config, weights_digest(plan.headers), [dtype]),
+    )
+
+
+def load_params(plan: Plan, mesh: Mesh | None) -> dict[str, Any]:
+    """Nested dict of arrays of a plan, sharded over the mesh (or on the first device)."""
+    return unflatten(
+        {
+            path: _place(target, _sharding(path, target.shape, mesh))
+            for path, target in plan.targets.items()
+        }
+    )
+
+
+def _sharding(path: str, shape: tuple[int, ...], mesh: Mesh | None) -> Sharding:
+    if mesh is None:
+        return SingleDeviceSharding(jax.local_devices()[0])
+    return NamedSharding(mesh, param_spec(path, shape, mesh))
+
+
+def _place(target: Target, sharding: Sharding) -> jax.Array:
+    """One parameter; devices that hold the same shard share one read."""
+    seen: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
+
+    def shard(index: Index | None) -> np.ndarray:
+        assert index is not None
+        key = tuple(s.indices(n)[:2] for s, n in zip(index, target.shape, strict=True))
+        if key not in seen:
+            seen[key] = target.read(index)
+        return seen[key]
+
+    return jax.make_array_from_callback(target.shape, sharding, shard, dtype=target.dtype)
+
+
+def _from_converted(
+    folder: Path, name: str, dtype: str | None, mesh: Mesh | None, port: Port | None
+) -> Model:
+    wanted = parse_dtype(dtype)
+    manifest = read_manifest(folder)
+    raw = read_json(folder / "config.json")
+    port = port or port_for(raw)
+    config = settled_config(port, raw, tuple(manifest["tensors"]))
+    graphdef, abstract = abstract_model(port, config, jnp.float32)
+    stored = stored_arrays(folder)
+    expected = {path: tuple(leaf.shape) for path, leaf in flatten(abstract).items()}
+    have = {path: tuple(shape) for path, (shape, _) in stored.items()}
+    if have != expected:
+        wrong = sorted(set(have.items()) ^ set(expected.items()))
+        raise UserError(
+            f"{folder}: its parameters are not those of port {port.family} and config.json "
+            f"(first: {wrong[0][0]}); convert the source again"
+        )
+    processor = port.processor(folder, config)
+    return Model(
+        name=name,
+        port=port,
+        config=config,
+        graphdef=graphdef,
+        params=_restore(folder, stored, wanted, mesh),
+        processor=processor,
+        fingerprint=fingerprint(
+            folder, raw, manifest["weights_digest"], [manifest["dtype"], dtype]
+        ),
+    )
+
+
+def _restore(
+    folder: Path,
+    stored: dict[str, tuple[tuple[int, ...], np.dtype]],
+    dtype: np.dtype | None,
+    mesh: Mesh | None,
+) -> dict[str, Any]:
+    """Orbax restore with our shardings, never the saved ones."""
+    import orbax.checkpoint as ocp
+
+    targets = {
+        path: jax.ShapeDtypeStruct(shape, dtype or own, sharding=_sharding(path, shape, mesh))
+        for path, (shape, own) in stored.items()
+    }
+    with ocp.StandardCheckpointer() as checkpointer:
+        params: dict[str, Any] = checkpointer.restore(
+            (folder / PARAMS).absolute(), unflatten(targets)
+        )
+    return params

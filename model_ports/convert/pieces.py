@@ -1,0 +1,195 @@
+"""Pieces of parameters: which bytes of a file fill which part of a parameter.
+
+Parameters have their natural axes ([D, N, H] for queries); files hold (out, in) matrices. A
+piece maps any slice of a parameter to the rows and columns of its file tensor, so that a
+process reads only what its devices hold.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from model_ports.convert.headers import CODES, TensorInfo
+from model_ports.convert.rules import Rule, to_param
+from model_ports.errors import UserError
+from model_ports.nn.linear import Linear
+
+Index = tuple[slice, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A file tensor (or a block of its rows) that fills a parameter, or one layer of it.
+
+    Attributes:
+        shape: of the parameter without the layer axis.
+        inputs: how many leading axes of ``shape`` are inputs (layout ``linear``).
+        layer: index on the stacked axis, None for parameters without one.
+    """
+
+    rule: Rule
+    info: TensorInfo
+    shape: tuple[int, ...]
+    inputs: int
+    layer: int | None
+
+    @property
+    def rows(self) -> slice:
+        """Rows of the file tensor that belong to this piece."""
+        block, count = self.rule.rows or (0, 1)
+        size = self.info.shape[0] // count if self.info.shape else 0
+        return slice(block * size, (block + 1) * size)
+
+    @property
+    def file_shape(self) -> tuple[int, ...]:
+        """Shape of the rows of the file tensor."""
+        rows = self.rows
+        return (rows.stop - rows.start, *self.info.shape[1:]) if self.info.shape else ()
+
+    def read(self, index: Index) -> np.ndarray:
+        """A slice of the parameter (without the layer axis), in the file's dtype.
+
+        May be a view with any strides onto freshly read memory.
+        """
+        spans = [s.indices(n)[:2] for s, n in zip(index, self.shape, strict=True)]
+        if self.rule.layout == "linear":
+            return self._read_linear(spans)
+        file_shape = self.file_shape
+        if not self.shape or file_shape[:1] != self.shape[:1]:
+            whole = to_param(self.read_block(), "vector", self.shape)
+            return whole[tuple(slice(*span) for span in spans)]
+        first, last = spans[0]
+        data = self.info.read(slice(self.rows.start + first, self.rows.start + last))
+        data = data.reshape(last - first, *self.shape[1:])
+        return data[(slice(None), *(slice(*span) for span in spans[1:]))]
+
+    def read_block(self) -> np.ndarray:
+        """All rows of this piece as they are in the file."""
+        return self.info.read(self.rows) if self.info.shape else self.info.read()
+
+    def _read_linear(self, spans: list[tuple[int, int]]) -> np.ndarray:
+        ins, outs = self.shape[: self.inputs], self.shape[self.inputs :]
+        width, height = math.prod(ins[1:]), math.prod(outs[1:])
+        (c0, c1), (r0, r1) = spans[0], spans[self.inputs]
+        rows = slice(self.rows.start + r0 * height, self.rows.start + r1 * height)
+        data = self.info.read(rows, slice(c0 * width, c1 * width))
+        # Whole leading input and output rows were read; the other axes are cut here.
+        data = to_param(data, "linear", (c1 - c0, *ins[1:], r1 - r0, *outs[1:]))
+        cut = [slice(*span) for span in spans]
+        cut[0] = cut[self.inputs] = slice(None)
+        return data[tuple(cut)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A parameter and all that fills it.
+
+    Attributes:
+        dtype: in which it is kept.
+        pieces: one, or one per layer in order.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    pieces: tuple[Piece, ...]
+
+    @property
+    def stacked(self) -> bool:
+        """Whether axis 0 is the layer axis."""
+        return self.pieces[0].layer is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole parameter as kept."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self, index: Index) -> np.ndarray:
+        """A slice of the parameter, contiguous, in its dtype. Reads only the bytes it needs."""
+        if not self.stacked:
+            piece = self.pieces[0]
+            return np.ascontiguousarray(cast(piece.read(index), self.dtype, piece.info.name))
+        spans = [s.indices(n)[:2] for s, n in zip(index, self.shape, strict=True)]
+        out = np.empty([last - first for first, last in spans], self.dtype)
+        for row, layer in enumerate(range(*spans[0])):
+            piece = self.pieces[layer]
+            out[row] = cast(piece.read(index[1:]), self.dtype, piece.info.name)
+        return out
+
+
+def cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
+    """``array`` as ``dtype`` (round to nearest even); refuses to turn numbers into infinities."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        out = array.astype(dtype)
+    if not np.isfinite(out).all() and np.isfinite(array).all():
+        raise UserError(
+            f"tensor {name!r} has values beyond the range of {dtype.name}; choose another --dtype"
+        )
+    return out
+
+
+def common_dtype(dtypes: set[np.dtype]) -> np.dtype:
+    """The smallest float dtype that holds all values of the given ones exactly."""
+    if len(dtypes) == 1:
+        return next(iter(dtypes))
+    return np.dtype(np.float64 if np.dtype(np.float64) in dtypes else np.float32)
+
+
+def linear_inputs(graphdef: nnx.GraphDef[Any], abstract: dict[str, Any]) -> dict[str, int]:
+    """Kernel path -> number of input axes, for every Linear of an abstract model."""
+    model = nnx.merge(graphdef, abstract)
+    return {
+        "/".join(map(str, (*path, "kernel"))): len(module.inputs)
+        for path, module in nnx.iter_modules(model)
+        if isinstance(module, Linear)
+    }
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Nested dict -> slash-joined path -> leaf, sorted by path."""
+    flat = jax.tree_util.tree_leaves_with_path(tree)
+    return dict(sorted(("/".join(str(k.key) for k in path), leaf) for path, leaf in flat))
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of ``flatten``."""
+    tree: dict[str, Any] = {}
+    for path, leaf in flat.items():
+        *parents, last = path.split("/")
+        node = tree
+        for part in parents:
+            node = node.setdefault(part, {})
+        node[last] = leaf
+    return tree
+
+
+def misfit(rule: Rule, info: TensorInfo, shape: tuple[int, ...], inputs: int | None) -> str:
+    """Why a file tensor cannot fill a parameter (slice) of this shape; empty if it can."""
+    count = rule.rows[1] if rule.rows else 1
+    if rule.layout == "linear":
+        cuts = [inputs] if inputs is not None else range(1, len(shape))
+        fits = [(math.prod(shape[cut:]) * count, math.prod(shape[:cut])) for cut in cuts]
+        own = (*info.shape[:1], math.prod(info.shape[1:])) if len(info.shape) > 1 else info.shape
+        allowed = own in fits
+        expected = " or ".join(map(str, fits))
+    else:
+        full = (shape[0] * count, *shape[1:]) if shape else shape
+        flat = (math.prod(full),)
+        # Only biases are flattened in files; elsewhere a different rank is a different tensor.
+        options = [full, flat] if rule.param.endswith("bias") else [full]
+        allowed = _squeeze(info.shape) in [_squeeze(option) for option in options]
+        expected = str(flat if rule.param.endswith("bias") else full)
+    if allowed:
+        return ""
+    return f"{info.name!r} has shape {info.shape}, expected {expected} ({CODES[info.dtype]})"
+
+
+def _squeeze(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)

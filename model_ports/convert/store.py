@@ -1,0 +1,181 @@
+"""The on-disk form of converted parameters: an Orbax checkpoint, written part by part.
+
+Orbax saves arrays that exist in memory; a stacked parameter is many times larger than the
+tensors that it is made of. So the arrays (zarr, one folder per parameter) are written here
+chunk by chunk, and the metadata that Orbax puts beside them last: until then plain Orbax does
+not open the folder. Chunks are cut by layer and by the shards of the sharding table, so that a
+restore reads whole chunks of its own shards only.
+
+Format: what ``orbax.checkpoint.PyTreeCheckpointHandler(use_ocdbt=False)`` writes.
+"""
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tensorstore as ts
+from jax.sharding import AbstractMesh
+
+from model_ports.convert.source import MANIFEST, PARAMS
+from model_ports.errors import UserError
+from model_ports.sharding import MESH_AXES, param_spec
+
+FORMAT = 1
+_MAX_CHUNK = 128 << 20
+# Below this a parameter is one chunk: many tiny files cost more than a little over-reading.
+_SMALL = 8 << 20
+_DICT_KEY = 2  # Orbax's key type of dictionary entries
+
+Stored = dict[str, tuple[tuple[int, ...], np.dtype]]
+
+
+def chunk_shape(
+    path: str, shape: tuple[int, ...], dtype: np.dtype, *, stacked: bool, shards: int
+) -> tuple[int, ...]:
+    """Chunk of a parameter: one layer, one shard, at most 128 MiB where an axis is free.
+
+    Parameters of up to 8 MiB are one chunk.
+
+    Args:
+        shards: size of the ``tensor`` mesh axis that the checkpoint is cut for.
+    """
+    chunk = list(shape)
+    if math.prod(shape) * dtype.itemsize <= _SMALL:
+        return shape
+    if stacked:
+        chunk[0] = 1
+    spec = param_spec(path, shape, AbstractMesh((1, shards), MESH_AXES))
+    cut = {axis for axis, name in enumerate(spec) if name is not None}
+    for axis in cut:
+        chunk[axis] //= shards
+    free = [axis for axis in range(int(stacked), len(chunk)) if axis not in cut]
+    while free and math.prod(chunk) * dtype.itemsize > _MAX_CHUNK:
+        axis = max(free, key=lambda a: chunk[a])
+        chunk[axis] = -(-chunk[axis] // 2)
+    return tuple(chunk)
+
+
+def chunk_slices(shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """All chunks of an array, as slices."""
+    axes = [
+        [slice(first, min(first + size, n)) for first in range(0, n, size)]
+        for n, size in zip(shape, chunk, strict=True)
+    ]
+    return itertools.product(*axes)
+
+
+def create_array(
+    params: Path, path: str, shape: tuple[int, ...], dtype: np.dtype, chunk: tuple[int, ...]
+) -> ts.TensorStore:
+    """A new array for a parameter, replacing an unfinished one."""
+    metadata = {
+        "shape": list(shape),
+        "chunks": list(chunk),
+        "dtype": _zarr_dtype(dtype),
+        "compressor": None,
+        "fill_value": None,
+        "filters": None,
+        "order": "C",
+        "zarr_format": 2,
+        "dimension_separator": ".",
+    }
+    spec = {**_spec(params, path), "metadata": metadata, "create": True, "delete_existing": True}
+    return ts.open(spec).result()
+
+
+def open_array(params: Path, path: str) -> ts.TensorStore:
+    """An array for reading."""
+    try:
+        return ts.open(_spec(params, path), open=True, read=True).result()
+    except ValueError as error:
+        raise UserError(f"{params}: parameter {path} cannot be opened ({error})") from error
+
+
+def _spec(params: Path, path: str) -> dict[str, Any]:
+    folder = str((params / _name(path)).absolute()) + "/"
+    return {
+        "driver": "zarr",
+        "kvstore": {"driver": "file", "path": folder},
+        # Nothing is read twice, and caching would defeat the memory bound.
+        "context": {"cache_pool": {"total_bytes_limit": 0}},
+        "recheck_cached_data": False,
+    }
+
+
+def _name(path: str) -> str:
+    return path.replace("/", ".")
+
+
+def _zarr_dtype(dtype: np.dtype) -> str:
+    return "bfloat16" if dtype == np.dtype(ml_dtypes.bfloat16) else dtype.str
+
+
+def write_orbax_metadata(params: Path, stored: Stored) -> None:
+    """Everything beside the arrays that plain Orbax needs; makes the folder a checkpoint."""
+    tree = {}
+    for path, (shape, _) in stored.items():
+        keys = path.split("/")
+        tree[str(tuple(keys))] = {
+            "key_metadata": [{"key": key, "key_type": _DICT_KEY} for key in keys],
+            "value_metadata": {
+                "value_type": "jax.Array",
+                "skip_deserialize": False,
+                "write_shape": list(shape),
+            },
+        }
+    now = time.time_ns()
+    files: dict[str, Mapping[str, Any]] = {
+        "_METADATA": {
+            "tree_metadata": tree,
+            "use_ocdbt": False,
+            "use_zarr3": False,
+            "store_array_data_equal_to_fill_value": True,
+            "custom_metadata": None,
+        },
+        "_CHECKPOINT_METADATA": {
+            "item_handlers": "orbax.checkpoint._src.handlers.pytree_checkpoint_handler."
+            "PyTreeCheckpointHandler",
+            "metrics": {},
+            "performance_metrics": {},
+            "init_timestamp_nsecs": now,
+            "commit_timestamp_nsecs": now,
+            "custom_metadata": {},
+        },
+    }
+    for name, content in files.items():
+        (params / name).write_text(json.dumps(content))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a converted folder."""
+    from model_ports.convert.plan import read_json
+
+    manifest = read_json(folder / MANIFEST)
+    if manifest.get("format") != FORMAT:
+        raise UserError(
+            f"{folder}/{MANIFEST} has format {manifest.get('format')!r}, this version reads "
+            f"{FORMAT}; convert the source again"
+        )
+    return manifest
+
+
+def stored_arrays(folder: Path) -> Stored:
+    """Path -> (shape, dtype) of every parameter of a converted folder, sorted by path."""
+    from model_ports.convert.plan import read_json
+
+    params = folder / PARAMS
+    tree = read_json(params / "_METADATA")["tree_metadata"]
+    paths = sorted("/".join(k["key"] for k in leaf["key_metadata"]) for leaf in tree.values())
+    stored: Stored = {}
+    for path in paths:
+        zarray = read_json(params / _name(path) / ".zarray")
+        kind = zarray["dtype"]
+        dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bfloat16" else np.dtype(kind)
+        stored[path] = (tuple(zarray["shape"]), dtype)
+    return stored
