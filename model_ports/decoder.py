@@ -111,9 +111,11 @@ class Block(nnx.Module):
     def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, **attention: Any) -> Any:
         """x [B, T, D] -> (x, (k, v), tapped); keyword arguments as in Attention."""
         out, kv, tapped = self.attn(self.pre_attn_norm(x), cos, sin, **attention)
-        x = constrain(x + out, "batch", None, None)
-        x = constrain(x + self.mlp(self.pre_mlp_norm(x)), "batch", None, None)
-        return x, kv, tapped
+        return self.feed_forward(constrain(x + out, "batch", None, None)), kv, tapped
+
+    def feed_forward(self, x: jax.Array) -> jax.Array:
+        """The second half of the layer, x [B, T, D]; all that is left without heads."""
+        return constrain(x + self.mlp(self.pre_mlp_norm(x)), "batch", None, None)
 
 
 class Embedding(nnx.Module):
@@ -192,8 +194,9 @@ class Decoder(nnx.Module):
             slots = jax.lax.dynamic_update_slice(cache.valid, valid, (0, cache.length))
             visible = Visible(first=cache.length, valid=slots)
         cos, sin = rope_tables(positions, cfg.rope, cfg.head_dim)
-        gates = _layer_gates(head_mask, cfg)
+        gates = _layer_gates(head_mask, cfg, batch=x.shape[0])
         if static_heads:
+            _check_heads(static_heads, cfg)
             if cache is not None:
                 raise UserError("static_heads drops keys, so it needs cache=None; use head_mask")
             x, tapped = self._unrolled(x, cos, sin, visible, gates, static_heads, tap)
@@ -233,6 +236,11 @@ class Decoder(nnx.Module):
         for index in range(self.cfg.layers):
             block = nnx.merge(graphdef, jax.tree.map(lambda p, i=index: p[i], stacked))
             kept = tuple(h for h in range(self.cfg.heads) if (index, h) not in drop)
+            if not kept:
+                x = block.feed_forward(x)
+                if tap is not None:
+                    collected.append(_no_heads(tap, self.cfg.heads))
+                continue
             gate = gates[index]
             if len(kept) < self.cfg.heads:
                 block.attn = block.attn.keep(kept)
@@ -245,19 +253,38 @@ class Decoder(nnx.Module):
         return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *collected)
 
 
-def _layer_gates(head_mask: jax.Array | None, cfg: DecoderConfig) -> jax.Array:
+def _layer_gates(head_mask: jax.Array | None, cfg: DecoderConfig, batch: int) -> jax.Array:
     """Canonical gates [L, B or 1, N]; None becomes ones, so that it is the same program."""
     if head_mask is None:
         return jnp.ones((cfg.layers, 1, cfg.heads), jnp.float32)
     shape = head_mask.shape
-    if shape[-2:] != (cfg.layers, cfg.heads) or head_mask.ndim not in (2, 3):
+    if shape not in ((cfg.layers, cfg.heads), (batch, cfg.layers, cfg.heads)):
         raise UserError(
-            f"head_mask has shape {shape}; expected [layers, heads] = "
-            f"[{cfg.layers}, {cfg.heads}] or [batch, layers, heads]"
+            f"head_mask has shape {list(shape)}; expected [layers, heads] = "
+            f"[{cfg.layers}, {cfg.heads}] or [batch, layers, heads] = "
+            f"[{batch}, {cfg.layers}, {cfg.heads}]"
         )
     if head_mask.ndim == 2:
         return head_mask[:, None, :]
     return jnp.swapaxes(head_mask, 0, 1)
+
+
+def _check_heads(heads: StaticHeads, cfg: DecoderConfig) -> None:
+    for layer, head in sorted(heads):
+        if not (0 <= layer < cfg.layers and 0 <= head < cfg.heads):
+            raise UserError(
+                f"static_heads names head {head} of layer {layer}; this decoder has layers "
+                f"0..{cfg.layers - 1} with heads 0..{cfg.heads - 1}"
+            )
+
+
+def _no_heads(tap: Tap, heads: int) -> Tapped:
+    """What a layer reports when all its heads are dropped: zeros."""
+    (b, sets, slots), rows = tap.sets.shape, tap.rows.shape[1]
+    reduced = jnp.zeros((b, heads, rows, sets), jnp.float32)
+    top = jnp.zeros((b, heads, rows), jnp.int32)
+    weights = jnp.zeros((b, heads, rows, slots), jnp.float32) if tap.weights else None
+    return Tapped(mass=reduced, hit=reduced, top=top, weights=weights)
 
 
 def _restore_heads(tapped: Tapped, kept: tuple[int, ...], heads: int) -> Tapped:

@@ -1,0 +1,302 @@
+"""The decoder against a plain float64 decoder, and its masks and taps against each other."""
+
+import dataclasses
+import re
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support.decoders import SMALL, Inputs, close, inputs, random_decoder
+
+import model_ports.nn.attention as attention_module
+from model_ports.decoder import Decoder, DecoderConfig
+from model_ports.errors import UserError
+from model_ports.nn.attention import Tap
+from model_ports.nn.rope import Rope
+
+CONFIGS = {
+    "grouped": SMALL,
+    "multi-query": dataclasses.replace(SMALL, kv_heads=1, qkv_bias=False),
+    "every head its own": dataclasses.replace(SMALL, kv_heads=6, heads=6),
+    "m-rope": dataclasses.replace(SMALL, rope=Rope(theta=500.0, sections=(2, 1, 1))),
+}
+
+
+@partial(jax.jit, static_argnames=("graphdef", "static_heads", "block"))
+def _run(
+    graphdef: Any, state: Any, arrays: Any, options: Any, static_heads: Any, block: int
+) -> Any:
+    hidden, _, tapped = nnx.merge(graphdef, state)(*arrays, static_heads=static_heads, **options)
+    return hidden, tapped
+
+
+def run(decoder: Decoder, given: Inputs, static_heads: Any = frozenset(), **options: Any) -> Any:
+    """(hidden, tapped); compiled once per shape, options and size of a query block."""
+    arrays = (given.x, given.positions, given.valid)
+    block = attention_module.QUERY_BLOCK
+    return _run(*nnx.split(decoder), arrays, options, static_heads, block)
+
+
+def plain(decoder: Decoder, given: Inputs, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(hidden [B, T, D], attention [L, B, N, T, S]) in float64 from the formulas."""
+    cfg = decoder.cfg
+
+    def get(param: Any) -> np.ndarray:
+        return np.asarray(param[...], np.float64)
+
+    def norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + cfg.norm_eps) * scale
+
+    owner = np.repeat(np.arange(cfg.rope.axes), cfg.rope.sections or (cfg.head_dim // 2,))
+    exponent = np.arange(cfg.head_dim // 2) / (cfg.head_dim // 2)
+    angle = np.moveaxis(np.asarray(given.positions, np.float64), 0, -1)[..., owner]
+    angle = angle / cfg.rope.theta**exponent
+    turn = np.exp(1j * angle)[:, :, None]  # [B, T, 1, H/2]
+
+    def rotate(x: np.ndarray) -> np.ndarray:
+        half = cfg.head_dim // 2
+        z = (x[..., :half] + 1j * x[..., half:]) * turn
+        return np.concatenate([z.real, z.imag], -1)
+
+    x = np.asarray(given.x, np.float64)
+    t = x.shape[1]
+    valid = np.asarray(given.valid)
+    seen = (np.tri(t, dtype=bool) & valid[:, None, :]) | np.eye(t, dtype=bool)
+    maps = []
+    layers = decoder.layers
+    for n in range(cfg.layers):
+        y = norm(x, get(layers.pre_attn_norm.scale)[n])
+        parts = []
+        for part in (layers.attn.q, layers.attn.k, layers.attn.v):
+            out = np.einsum("btd,dnh->btnh", y, get(part.kernel)[n])
+            parts.append(out if part.bias is None else out + get(part.bias)[n])
+        q, k, v = parts
+        repeat = cfg.heads // cfg.kv_heads
+        k, v = np.repeat(rotate(k), repeat, 2), np.repeat(v, repeat, 2)
+        logits = np.einsum("btnh,bsnh->bnts", rotate(q), k) / np.sqrt(cfg.head_dim)
+        logits = np.where(seen[:, None], logits, -np.inf)
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        maps.append(weights)
+        z = np.einsum("bnts,bsnh->btnh", weights, v) * mask[:, n][:, None, :, None]
+        x = x + np.einsum("btnh,nhd->btd", z, get(layers.attn.o.kernel)[n])
+        y = norm(x, get(layers.pre_mlp_norm.scale)[n])
+        gate, up = (y @ get(m.kernel)[n] for m in (layers.mlp.gate, layers.mlp.up))
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ get(layers.mlp.down.kernel)[n]
+    return norm(x, get(decoder.final_norm.scale)), np.stack(maps)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["all heads", "masked"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_hidden_and_taps_equal_a_plain_float64_decoder(name: str, masked: bool) -> None:
+    cfg = CONFIGS[name]
+    decoder, given = random_decoder(cfg, seed=3), inputs(cfg, (9, 14, 5), 14, seed=4)
+    rng = np.random.default_rng(5)
+    mask = np.ones((3, cfg.layers, cfg.heads))
+    if masked:
+        mask = rng.integers(0, 2, mask.shape).astype(float)
+    domain = np.asarray(given.valid) & (rng.random(given.valid.shape) < 0.7)
+    domain[:, 0] = True
+    tap = dataclasses.replace(given.tap, domain=jnp.asarray(domain), weights=True)
+    hidden, tapped = run(decoder, given, head_mask=jnp.asarray(mask, jnp.float32), tap=tap)
+    expected, maps = plain(decoder, given, mask)
+    valid = np.asarray(given.valid)
+    close(np.asarray(hidden)[valid], expected[valid], 1e-5)
+
+    rows, sets = np.asarray(tap.rows), np.asarray(tap.sets, np.float64)
+    picked = np.stack([maps[:, i][:, :, rows[i]] for i in range(3)], 1)  # [L, B, N, Q, S]
+    close(tapped.weights, picked, 1e-5)
+    close(tapped.mass, np.einsum("lbnqs,brs->lbnqr", picked, sets), 1e-5)
+    top = np.where(domain[:, None, None], picked, -1).argmax(-1)
+    assert np.array_equal(tapped.top, top)
+    hit = np.stack([sets[i][:, top[:, i]] > 0 for i in range(3)])  # [B, R, L, N, Q]
+    assert np.array_equal(tapped.hit, hit.transpose(2, 0, 3, 4, 1))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_all_ones_mask_is_bit_identical_to_none(dtype: Any) -> None:
+    decoder, given = random_decoder(SMALL, 1, dtype), inputs(SMALL, (7, 11), 11, seed=2)
+    given = dataclasses.replace(given, x=given.x.astype(dtype))
+    ones = jnp.ones((SMALL.layers, SMALL.heads))
+
+    without = jax.tree.leaves(run(decoder, given, head_mask=None, tap=given.tap))
+    for mask in (ones, jnp.broadcast_to(ones, (2, *ones.shape))):
+        again = jax.tree.leaves(run(decoder, given, head_mask=mask, tap=given.tap))
+        for a, b in zip(again, without, strict=True):
+            assert np.array_equal(a, b)
+
+
+def test_batched_masks_equal_one_run_per_mask() -> None:
+    decoder = random_decoder(SMALL, 5)
+    given = inputs(SMALL, (12, 8, 10, 12), 12, seed=6)
+    masks = np.random.default_rng(7).integers(0, 2, (4, SMALL.layers, SMALL.heads))
+    masks = masks.astype(np.float32)
+    together, tapped = run(decoder, given, head_mask=jnp.asarray(masks), tap=given.tap)
+    for row, mask in enumerate(masks):
+        hidden, alone = run(decoder, given, head_mask=jnp.asarray(mask), tap=given.tap)
+        close(together[row], hidden[row], 1e-5)
+        close(tapped.mass[:, row], alone.mass[:, row], 1e-5)
+    assert not np.allclose(together, run(decoder, given)[0], atol=1e-2), "masks did nothing"
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        {(0, 0)},
+        {(1, 2), (1, 3), (2, 5)},
+        {(1, head) for head in range(6)},
+        {(layer, head) for layer in range(3) for head in range(6)},
+    ],
+    ids=["one", "some", "a whole layer", "all"],
+)
+@pytest.mark.parametrize("name", ["grouped", "multi-query"])
+def test_static_heads_equal_the_traced_mask(name: str, drop: set[tuple[int, int]]) -> None:
+    cfg = CONFIGS[name]
+    decoder, given = random_decoder(cfg, 8), inputs(cfg, (12, 8), 12, seed=9)
+    mask = np.ones((cfg.layers, cfg.heads), np.float32)
+    mask[tuple(np.array(sorted(drop)).T)] = 0
+    tap = dataclasses.replace(given.tap, weights=True)
+    static, dropped = run(decoder, given, static_heads=frozenset(drop), tap=tap)
+    traced, tapped = run(decoder, given, head_mask=jnp.asarray(mask), tap=tap)
+    close(static, traced, 1e-5)
+    kept = mask[:, None, :, None] > 0
+    close(dropped.mass, np.where(kept[..., None], tapped.mass, 0), 1e-5)
+    assert np.array_equal(dropped.top, np.where(kept, tapped.top, 0))
+    assert dropped.weights.shape == tapped.weights.shape
+
+
+def test_static_heads_do_less_work() -> None:
+    cfg = dataclasses.replace(SMALL, layers=2)
+    decoder, given = random_decoder(cfg, 8), inputs(cfg, (64,), 64, seed=9)
+
+    def flops(drop: frozenset[tuple[int, int]]) -> float:
+        lowered = jax.jit(
+            lambda x: run(decoder, dataclasses.replace(given, x=x), static_heads=drop)
+        )
+        cost = lowered.lower(given.x).compile().cost_analysis()
+        return float(cost["flops"])
+
+    few = frozenset({(0, 0)})
+    many = frozenset((layer, head) for layer in range(2) for head in range(5))
+    assert flops(many) < 0.75 * flops(few)
+
+
+def test_bad_masks_are_refused_by_name() -> None:
+    decoder, given = random_decoder(SMALL, 1), inputs(SMALL, (5, 5), 5, seed=1)
+    for shape in [(3, 5), (6, 3), (3, 3, 6), (1, 3, 6), (6,), (2, 2, 3, 6)]:
+        with pytest.raises(UserError, match=r"head_mask has shape .*\[3, 6\]"):
+            run(decoder, given, head_mask=jnp.ones(shape))
+    with pytest.raises(UserError, match=r"head 6 of layer 0.*heads 0\.\.5"):
+        run(decoder, given, static_heads=frozenset({(0, 6)}))
+    cache = decoder.empty_cache(2, 5)
+    with pytest.raises(UserError, match="cache=None"):
+        decoder(
+            given.x, given.positions, given.valid, cache=cache, static_heads=frozenset({(0, 1)})
+        )
+
+
+@pytest.mark.parametrize("block", [4, 5, 16])
+def test_query_blocks_equal_one_block(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, given = random_decoder(SMALL, 2), inputs(SMALL, (17, 11), 17, seed=3)
+    whole, tapped = run(decoder, given, tap=given.tap)
+    monkeypatch.setattr(attention_module, "QUERY_BLOCK", block)
+    blocked, again = run(decoder, given, tap=given.tap)
+    close(blocked, whole, 1e-5)
+    close(again.mass, tapped.mass, 1e-5)
+
+
+def test_blocks_with_a_cache_equal_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, given = random_decoder(SMALL, 2), inputs(SMALL, (17, 17), 17, seed=3)
+    whole, _ = run(decoder, given)
+    monkeypatch.setattr(attention_module, "QUERY_BLOCK", 4)
+    cache = decoder.empty_cache(2, 20)
+    parts = []
+    for first, last in ((0, 6), (6, 7), (7, 17)):
+        span = slice(first, last)
+        hidden, cache, _ = decoder(
+            given.x[:, span], given.positions[:, :, span], given.valid[:, span], cache=cache
+        )
+        parts.append(hidden)
+    close(jnp.concatenate(parts, 1), whole, 1e-5)
+    assert int(cache.length) == 17
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_padding_on_either_side_changes_nothing(name: str) -> None:
+    cfg = CONFIGS[name]
+    decoder, given = random_decoder(cfg, 4), inputs(cfg, (8, 8), 8, seed=5)
+    alone, tapped = run(decoder, given, tap=given.tap)
+    for before, after in ((5, 0), (0, 3), (2, 4)):
+        pad = (before, after)
+        tap = Tap(rows=given.tap.rows + before, sets=jnp.pad(given.tap.sets, ((0, 0), (0, 0), pad)))
+        padded = Inputs(
+            x=jnp.pad(given.x, ((0, 0), pad, (0, 0)), constant_values=3.0),
+            positions=jnp.pad(given.positions, ((0, 0), (0, 0), pad)),
+            valid=jnp.pad(given.valid, ((0, 0), pad)),
+            tap=tap,
+        )
+        hidden, again = run(decoder, padded, tap=tap)
+        assert np.isfinite(hidden).all()
+        close(hidden[:, before : before + 8], alone, 1e-5)
+        close(again.mass, tapped.mass, 1e-5)
+        assert np.array_equal(again.top, tapped.top + before)
+
+
+def lowered(cfg: DecoderConfig, slots: int) -> Any:
+    """The scoring pass (hidden states and taps), lowered without allocating weights."""
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: Decoder(cfg, rngs=nnx.Rngs(0))))
+
+    def score(state: Any, x: Any, positions: Any, valid: Any, tap: Any) -> Any:
+        return nnx.merge(graphdef, state)(x, positions, valid, tap=tap)
+
+    x = jax.ShapeDtypeStruct((1, slots, cfg.dim), jnp.float32)
+    positions = jax.ShapeDtypeStruct((1, 1, slots), jnp.int32)
+    valid = jax.ShapeDtypeStruct((1, slots), bool)
+    rows = jax.ShapeDtypeStruct((1, 3), jnp.int32)
+    sets = jax.ShapeDtypeStruct((1, 2, slots), jnp.float32)
+    return jax.jit(score).lower(state, x, positions, valid, Tap(rows=rows, sets=sets))
+
+
+def test_no_array_is_square_in_the_sequence() -> None:
+    slots = 4096
+    cfg = dataclasses.replace(SMALL, heads=4, kv_heads=4)
+    shapes = {
+        tuple(int(n) for n in found.split("x")[:-1])
+        for found in re.findall(r"tensor<([0-9x]+x)[a-z]", lowered(cfg, slots).as_text())
+    }
+    assert (1, slots, cfg.dim) in shapes  # the pattern finds shapes at all
+    square = [shape for shape in shapes if sum(n >= slots for n in shape) > 1]
+    assert not square
+
+
+def test_memory_grows_with_the_sequence_not_its_square() -> None:
+    def temporary(slots: int) -> int:
+        return int(lowered(SMALL, slots).compile().memory_analysis().temp_size_in_bytes)
+
+    assert temporary(8192) < 2.3 * temporary(4096)
+
+
+def test_program_does_not_grow_with_depth() -> None:
+    def instructions(layers: int) -> int:
+        text = lowered(dataclasses.replace(SMALL, layers=layers), 64).as_text()
+        return sum(" = " in line for line in text.splitlines())
+
+    assert abs(instructions(36) - instructions(4)) <= 0.05 * instructions(4)
+
+
+def test_tied_and_untied_heads_read_out_the_vocabulary() -> None:
+    hidden = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, SMALL.dim)), jnp.float32)
+    for tied in (True, False):
+        decoder = random_decoder(dataclasses.replace(SMALL, tied=tied), 2)
+        table = (
+            np.asarray(decoder.embed.embedding[...]).T
+            if tied
+            else np.asarray(decoder.lm_head.kernel[...])
+        )
+        logits = decoder.logits(hidden.astype(jnp.float32))
+        assert logits.dtype == jnp.float32
+        close(logits, np.asarray(hidden, np.float64) @ table, 1e-5)

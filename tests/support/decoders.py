@@ -1,0 +1,83 @@
+"""Small random decoders with wide weights, and inputs for them."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from model_ports.decoder import Decoder, DecoderConfig
+from model_ports.nn.attention import Tap
+from model_ports.nn.rope import Rope
+
+SMALL = DecoderConfig(
+    vocab=61,
+    layers=3,
+    dim=40,
+    heads=6,
+    kv_heads=2,
+    head_dim=8,
+    mlp_dim=56,
+    norm_eps=1e-6,
+    rope=Rope(theta=1000.0),
+    qkv_bias=True,
+)
+
+
+def widened(tree: Any, seed: int) -> Any:
+    """Wide weights for a parameter tree: mistakes hide behind small defaults."""
+    rng = np.random.default_rng(seed)
+
+    def draw(path: tuple[Any, ...], leaf: Any) -> jax.Array:
+        name = "/".join(str(part.key) for part in path)
+        noise = rng.normal(0.0, 0.25, leaf.shape)
+        return jnp.asarray(noise + ("norm" in name), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, tree)
+
+
+def random_decoder(cfg: DecoderConfig, seed: int, dtype: Any = jnp.float32) -> Decoder:
+    """Decoder with wide random weights."""
+    graphdef, state = nnx.split(Decoder(cfg, rngs=nnx.Rngs(0), dtype=dtype))
+    decoder: Decoder = nnx.merge(graphdef, widened(nnx.to_pure_dict(state), seed))
+    return decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Embeddings [B, T, D], positions [A, B, T], validity [B, T] and a tap of 3 rows, 2 sets."""
+
+    x: jax.Array
+    positions: jax.Array
+    valid: jax.Array
+    tap: Tap
+
+
+def inputs(cfg: DecoderConfig, lengths: tuple[int, ...], slots: int, seed: int) -> Inputs:
+    """Random right-padded input; key sets have fractional weights on valid keys only."""
+    rng = np.random.default_rng(seed)
+    b = len(lengths)
+    x = rng.normal(0, 1, (b, slots, cfg.dim))
+    positions = np.arange(slots) + np.zeros((cfg.rope.axes, b, 1))
+    if cfg.rope.axes > 1:
+        positions = positions + rng.integers(0, 5, (*positions.shape[:2], slots))
+    valid = np.arange(slots) < np.array(lengths)[:, None]
+    rows = np.stack([rng.integers(1, n, 3) for n in lengths])
+    sets = rng.uniform(0.1, 1, (b, 2, slots)) * (rng.random((b, 2, slots)) < 0.4)
+    return Inputs(
+        x=jnp.asarray(x, jnp.float32),
+        positions=jnp.asarray(positions, jnp.int32),
+        valid=jnp.asarray(valid),
+        tap=Tap(rows=jnp.asarray(rows, jnp.int32), sets=jnp.asarray(sets * valid[:, None])),
+    )
+
+
+def close(actual: Any, expected: Any, tolerance: float) -> None:
+    """max |actual - expected| <= tolerance * max |expected|."""
+    expected = np.asarray(expected, np.float64)
+    scale = np.abs(expected).max(initial=1e-12)
+    np.testing.assert_allclose(
+        np.asarray(actual, np.float64), expected, rtol=0, atol=tolerance * scale
+    )
