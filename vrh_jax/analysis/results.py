@@ -1,0 +1,99 @@
+"""Result rows as aligned arrays: one cell per (model, benchmark, head set, draw).
+
+Axis letters: n samples of a benchmark, in the same order in all its cells.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+Key = tuple[str, str, str, int, int]
+KEY_COLUMNS = ("model", "benchmark", "heads", "k", "draw")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """The answers of one model on one benchmark with one head set masked.
+
+    Attributes:
+        model, benchmark, heads, k, draw: as in the rows.
+        sample_id, group, task, failure: str [n].
+        correct: bool [n].
+        iou: float64 [n]; NaN for questions.
+        n_tokens: int [n], length of the answer.
+    """
+
+    model: str
+    benchmark: str
+    heads: str
+    k: int
+    draw: int
+    sample_id: np.ndarray
+    group: np.ndarray
+    task: np.ndarray
+    failure: np.ndarray
+    correct: np.ndarray
+    iou: np.ndarray
+    n_tokens: np.ndarray
+
+    @property
+    def key(self) -> Key:
+        """What the cell is found by."""
+        return self.model, self.benchmark, self.heads, self.k, self.draw
+
+    def where(self, chosen: np.ndarray) -> "Cell":
+        """The cell restricted to some samples; ``chosen`` is a mask or indices."""
+        fields = ("sample_id", "group", "task", "failure", "correct", "iou", "n_tokens")
+        return dataclasses.replace(self, **{f: getattr(self, f)[chosen] for f in fields})
+
+
+def make_cells(rows: Any) -> dict[Key, Cell]:
+    """Cells of a table of result rows, in order of their keys.
+
+    Args:
+        rows: pyarrow Table with at least the columns of ``Cell``.
+
+    Raises:
+        ValueError: a sample occurs twice in a cell, or the head sets of one model and
+            benchmark were answered on different samples.
+    """
+    if rows.num_rows == 0:
+        return {}
+    columns = {name: rows[name].to_numpy(zero_copy_only=False) for name in rows.column_names}
+    codes = [np.unique(columns[name].astype(str), return_inverse=True)[1] for name in KEY_COLUMNS]
+    _, inverse = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+    inverse = inverse.ravel()
+    order = np.argsort(inverse, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(inverse[order])) + 1)
+    cells = [_cell(columns, part) for part in parts]
+    ids: dict[tuple[str, str], Cell] = {}
+    for cell in cells:
+        first = ids.setdefault((cell.model, cell.benchmark), cell)
+        if not np.array_equal(first.sample_id, cell.sample_id):
+            raise ValueError(
+                f"rows of {cell.key} and {first.key} are of different samples; "
+                "were they written by two studies?"
+            )
+    return {cell.key: cell for cell in sorted(cells, key=lambda c: c.key)}
+
+
+def _cell(columns: dict[str, np.ndarray], part: np.ndarray) -> Cell:
+    ids = columns["sample_id"][part].astype(str)
+    by_id = np.argsort(ids, kind="stable")
+    part, ids = part[by_id], ids[by_id]
+    model, benchmark, heads, k, draw = (columns[name][part[0]] for name in KEY_COLUMNS)
+    key = (str(model), str(benchmark), str(heads), int(k), int(draw))
+    twice = ids[1:][ids[1:] == ids[:-1]]
+    if len(twice):
+        raise ValueError(f"rows of {key} hold sample {twice[0]!r} twice")
+    return Cell(
+        *key,
+        sample_id=ids,
+        group=columns["group"][part].astype(str),
+        task=columns["task"][part].astype(str),
+        failure=columns["failure"][part].astype(str),
+        correct=columns["correct"][part].astype(bool),
+        iou=columns["iou"][part].astype(np.float64),
+        n_tokens=columns["n_tokens"][part].astype(np.int64),
+    )
