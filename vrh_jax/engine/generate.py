@@ -1,8 +1,10 @@
-"""Greedy generation with a key-value cache, as one jitted program.
+"""Greedy generation with a key-value cache: prompts are embedded once, then answered under
+any number of head masks by one jitted program.
 
-Axis letters: B batch, T prompt slots, M new tokens.
+Axis letters: A position axes, B batch, T prompt slots, D model dim, M new tokens.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +14,25 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.vlm import VLM, Batch
+from vrh_jax.engine.distributed import replicated
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Embedded:
+    """Padded prompts after the vision tower, ready for the decoder.
+
+    Attributes:
+        x: [B, T, D].
+        positions: int32 [A, B, T].
+        valid: bool [B, T].
+        next_position: int32 [B], rotary position of the first answer token.
+    """
+
+    x: jax.Array
+    positions: jax.Array
+    valid: jax.Array
+    next_position: jax.Array
 
 
 class Generated(NamedTuple):
@@ -34,10 +55,21 @@ class _State(NamedTuple):
     cache: Any
 
 
+@partial(jax.jit, static_argnames=("graphdef",))
+def _embed(params: Any, batch: Batch, *, graphdef: nnx.GraphDef[VLM]) -> Embedded:
+    model = nnx.merge(graphdef, params)
+    return Embedded(model.embed(batch), batch.positions, batch.valid, batch.next_position)
+
+
+def embed(graphdef: nnx.GraphDef[VLM], params: Any, batch: Batch) -> Embedded:
+    """Token and image embeddings of a batch; this is all that reads its images."""
+    return _embed(params, batch, graphdef=graphdef)
+
+
 @partial(jax.jit, static_argnames=("graphdef", "max_new", "eos_ids"))
 def _generate(
     params: Any,
-    batch: Batch,
+    batch: Embedded,
     head_mask: jax.Array | None,
     *,
     graphdef: nnx.GraphDef[VLM],
@@ -46,10 +78,10 @@ def _generate(
 ) -> Generated:
     model = nnx.merge(graphdef, params)
     decoder = model.decoder
-    b, t = batch.tokens.shape
+    b, t, _ = batch.x.shape
     eos = jnp.array(eos_ids, jnp.int32)
     hidden, cache, _ = decoder(
-        model.embed(batch),
+        batch.x,
         batch.positions,
         batch.valid,
         cache=decoder.empty_cache(b, t + max_new),
@@ -67,8 +99,7 @@ def _generate(
         return (state.step < max_new) & ~jnp.all(state.done)
 
     def step(state: _State) -> _State:
-        ended = state.done | jnp.isin(state.token, eos)
-        out = state.out.at[:, state.step].set(jnp.where(ended, -1, state.token))
+        out = state.out.at[:, state.step].set(jnp.where(state.done, -1, state.token))
         position = jnp.broadcast_to((start + state.step)[None, :, None], (axes, b, 1))
         hidden, cache, _ = decoder(
             decoder.embed(state.token[:, None]),
@@ -77,7 +108,9 @@ def _generate(
             cache=state.cache,
             head_mask=head_mask,
         )
-        return _State(state.step + 1, pick(hidden), ended, out, cache)
+        token = pick(hidden)
+        done = state.done | jnp.isin(token, eos)
+        return _State(state.step + 1, token, done, out, cache)
 
     first = pick(final)
     state = _State(
@@ -88,13 +121,13 @@ def _generate(
         cache=cache,
     )
     out = jax.lax.while_loop(more, step, state).out
-    return Generated(tokens=out, lengths=jnp.sum(out >= 0, axis=1))
+    return replicated(Generated(tokens=out, lengths=jnp.sum(out >= 0, axis=1)))
 
 
 def generate(
     graphdef: nnx.GraphDef[VLM],
     params: Any,
-    batch: Batch,
+    batch: Batch | Embedded,
     *,
     max_new: int,
     eos_ids: Sequence[int],
@@ -104,13 +137,15 @@ def generate(
 
     Args:
         graphdef, params: of ``Model``; params may be sharded.
-        batch: padded prompts; rows are independent of each other and of the padding side.
+        batch: padded prompts, embedded already or not; rows are independent of each other and
+            of the padding side.
         eos_ids: any of these ends an answer and is not part of it.
         head_mask: [L, N] or [B, L, N], active in prefill and decoding.
     """
+    embedded = embed(graphdef, params, batch) if isinstance(batch, Batch) else batch
     return _generate(
         params,
-        batch,
+        embedded,
         head_mask,
         graphdef=graphdef,
         max_new=max_new,

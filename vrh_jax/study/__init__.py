@@ -1,0 +1,1 @@
+"""The study: detection, ranking, masked evaluation, controls, transfer, summary."""

@@ -1,0 +1,138 @@
+"""The study's models: what their files say, and loading them one after another."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+from jax.sharding import Mesh
+
+from model_ports.convert.load import load_model
+from model_ports.convert.plan import read_json
+from model_ports.convert.source import resolve
+from model_ports.decoder import DecoderConfig
+from model_ports.errors import UserError
+from model_ports.port import Model, Port
+from model_ports.registry import port_for
+from vrh_jax import organisms
+from vrh_jax.config import ModelSettings, StudyConfig
+from vrh_jax.engine.session import Session
+
+# Loaded models are kept while they fit into this many bytes together.
+KEEP_BYTES = 2 * 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelInfo:
+    """What a checkpoint's config says."""
+
+    port: Port
+    decoder: DecoderConfig
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(layers, query heads)."""
+        return self.decoder.layers, self.decoder.heads
+
+
+def source_path(settings: ModelSettings) -> str | Path:
+    """Folder or hub id of a model; ``organism:NAME`` is a model that ships with the package."""
+    try:
+        return organisms.resolve(settings.source)
+    except UserError as error:
+        raise UserError(f"models.{settings.name}.source: {error}") from None
+
+
+def check_tokenizer(model: Model) -> None:
+    """Refuse a tokenizer that is not the model's.
+
+    Raises:
+        UserError: ids beyond the embedding table, or no usable end token.
+    """
+    vocab = model.decoder.vocab
+    tokenizer = model.processor.tokenizer
+    size = len(tokenizer)
+    if size > vocab:
+        raise UserError(
+            f"model {model.name!r}: its tokenizer has {size} tokens, but the model has {vocab} "
+            "embeddings; they are from different checkpoints"
+        )
+    ends = model.processor.eos_ids
+    if not ends or max(ends) >= vocab or min(ends) < 0:
+        raise UserError(
+            f"model {model.name!r}: end tokens {list(ends)} are not among its {vocab} tokens; "
+            "check eos_token_id in generation_config.json and the tokenizer"
+        )
+
+
+class Source(Protocol):
+    """Where the models of a study come from."""
+
+    def info(self, settings: ModelSettings) -> ModelInfo:
+        """What the model's config says."""
+        ...
+
+    def load(self, settings: ModelSettings, mesh: Mesh | None) -> Model:
+        """The model with its weights."""
+        ...
+
+
+class Checkpoints:
+    """Models from checkpoint folders, the hub, and the package."""
+
+    def info(self, settings: ModelSettings) -> ModelInfo:
+        """Read a model's config.json; no weights."""
+        raw = read_json(resolve(source_path(settings)) / "config.json")
+        port = port_for(raw)
+        return ModelInfo(port, port.read_config(raw).decoder)
+
+    def load(self, settings: ModelSettings, mesh: Mesh | None) -> Model:
+        """Load a model straight into its sharding."""
+        return load_model(
+            source_path(settings), name=settings.name, dtype=settings.dtype, mesh=mesh
+        )
+
+
+def _bytes(model: Model) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
+
+
+class Models:
+    """Loads models on demand, and keeps those that fit in memory together.
+
+    Args:
+        fingerprints: model name -> fingerprint of an earlier run of this study, filled in as
+            models are loaded.
+    """
+
+    def __init__(
+        self,
+        config: StudyConfig,
+        mesh: Mesh | None,
+        fingerprints: dict[str, Any],
+        source: Source,
+    ):
+        self._config, self._mesh, self._source = config, mesh, source
+        self._kept: dict[str, Model] = {}
+        self.fingerprints = fingerprints
+
+    def session(self, name: str) -> Session:
+        """The named model, ready to work.
+
+        Raises:
+            UserError: its files are not the ones that this study began with.
+        """
+        if name not in self._kept:
+            # Dropped before loading, so that two large models are never there together.
+            if sum(map(_bytes, self._kept.values())) > KEEP_BYTES:
+                self._kept.clear()
+            model = self._source.load(self._config.model(name), self._mesh)
+            check_tokenizer(model)
+            before = self.fingerprints.setdefault(name, model.fingerprint)
+            if before != model.fingerprint:
+                raise UserError(
+                    f"model {name!r}: its files have changed since this study began "
+                    f"({before} -> {model.fingerprint}); use another --out"
+                )
+            self._kept[name] = model
+        return Session(self._kept[name], self._config.batch, self._mesh)
