@@ -89,7 +89,7 @@ def _place(target: Target, sharding: Sharding) -> jax.Array:
     seen: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
 
     def shard(index: Index | None) -> np.ndarray:
-        assert index is not None
+        index = index or ()  # None only for scalars
         key = tuple(s.indices(n)[:2] for s, n in zip(index, target.shape, strict=True))
         if key not in seen:
             seen[key] = target.read(index)

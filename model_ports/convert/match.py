@@ -1,14 +1,13 @@
 """Matching the tensors of a file against one layout of a port."""
 
 import dataclasses
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from model_ports.convert.headers import TensorInfo
-from model_ports.convert.pieces import Piece, misfit
+from model_ports.convert.pieces import Part, Piece
 from model_ports.convert.rules import Rule
 from model_ports.errors import UserError
 
@@ -95,12 +94,11 @@ def match_layout(
             if info is None:
                 missing[name] = None
                 continue
-            problem = misfit(rule, info, shape, inputs.get(rule.param))
-            if problem:
-                misshapen.append(problem)
-                continue
-            cut = inputs.get(rule.param) or _input_axes(rule, info, shape)
-            pieces[rule.param].append(Piece(rule, info, shape, cut, layer))
+            piece = Piece(rule, shape, _input_axes(rule, shape, inputs), layer, info)
+            if info.shape == piece.file_shape:
+                pieces[rule.param].append(piece)
+            else:
+                misshapen.append(f"{name} has {list(info.shape)}, expected {list(piece.file_shape)}")
     copies = {
         rule.key: rule.param
         for rule in rules
@@ -124,12 +122,8 @@ def match_layout(
     )
 
 
-def _input_axes(rule: Rule, info: TensorInfo, shape: tuple[int, ...]) -> int:
-    """Input axes of a kernel that is not a Linear's: the split that gives the file's rows."""
-    if rule.layout == "vector":
-        return 0
-    rows = info.shape[0] // (rule.rows[1] if rule.rows else 1)
-    return next(cut for cut in range(1, len(shape)) if math.prod(shape[cut:]) == rows)
+def _input_axes(rule: Rule, shape: tuple[int, ...], inputs: Mapping[str, int]) -> int:
+    return inputs.get(rule.param, len(shape) - 1) if rule.layout == "linear" else 0
 
 
 def offenders(folder: Path, family: str, best: Match, matches: Sequence[Match]) -> str:

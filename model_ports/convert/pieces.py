@@ -14,8 +14,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from model_ports.convert.headers import CODES, TensorInfo
-from model_ports.convert.rules import Rule, to_param
+from model_ports.convert.headers import TensorInfo
+from model_ports.convert.rules import Rule, file_shape, to_param
 from model_ports.errors import UserError
 from model_ports.nn.linear import Linear
 
@@ -23,8 +23,8 @@ Index = tuple[slice, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
-    """A file tensor (or a block of its rows) that fills a parameter, or one layer of it.
+class Part:
+    """What one file tensor (or a block of its rows) is in the model.
 
     Attributes:
         shape: of the parameter without the layer axis.
@@ -33,23 +33,34 @@ class Piece:
     """
 
     rule: Rule
-    info: TensorInfo
     shape: tuple[int, ...]
     inputs: int
     layer: int | None
 
     @property
+    def file_shape(self) -> tuple[int, ...]:
+        """Shape of the whole file tensor."""
+        return file_shape(self.rule, self.shape, self.inputs)
+
+    @property
     def rows(self) -> slice:
-        """Rows of the file tensor that belong to this piece."""
+        """Rows of the file tensor that belong to this part."""
         block, count = self.rule.rows or (0, 1)
-        size = self.info.shape[0] // count if self.info.shape else 0
+        size = self.block_shape[0] if self.block_shape else 0
         return slice(block * size, (block + 1) * size)
 
     @property
-    def file_shape(self) -> tuple[int, ...]:
-        """Shape of the rows of the file tensor."""
-        rows = self.rows
-        return (rows.stop - rows.start, *self.info.shape[1:]) if self.info.shape else ()
+    def block_shape(self) -> tuple[int, ...]:
+        """Shape of those rows."""
+        shape, count = self.file_shape, self.rule.rows[1] if self.rule.rows else 1
+        return (shape[0] // count, *shape[1:]) if shape else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece(Part):
+    """A part together with the file tensor that it is read from."""
+
+    info: TensorInfo
 
     def read(self, index: Index) -> np.ndarray:
         """A slice of the parameter (without the layer axis), in the file's dtype.
@@ -59,8 +70,7 @@ class Piece:
         spans = [s.indices(n)[:2] for s, n in zip(index, self.shape, strict=True)]
         if self.rule.layout == "linear":
             return self._read_linear(spans)
-        file_shape = self.file_shape
-        if not self.shape or file_shape[:1] != self.shape[:1]:
+        if not self.shape or self.block_shape[:1] != self.shape[:1]:
             whole = to_param(self.read_block(), "vector", self.shape)
             return whole[tuple(slice(*span) for span in spans)]
         first, last = spans[0]
@@ -143,7 +153,10 @@ def common_dtype(dtypes: set[np.dtype]) -> np.dtype:
 
 
 def linear_inputs(graphdef: nnx.GraphDef[Any], abstract: dict[str, Any]) -> dict[str, int]:
-    """Kernel path -> number of input axes, for every Linear of an abstract model."""
+    """Kernel path -> number of input axes, for every Linear of an abstract model.
+
+    Other kernels count as having one output axis.
+    """
     model = nnx.merge(graphdef, abstract)
     return {
         "/".join(map(str, (*path, "kernel"))): len(module.inputs)
@@ -168,28 +181,3 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(part, {})
         node[last] = leaf
     return tree
-
-
-def misfit(rule: Rule, info: TensorInfo, shape: tuple[int, ...], inputs: int | None) -> str:
-    """Why a file tensor cannot fill a parameter (slice) of this shape; empty if it can."""
-    count = rule.rows[1] if rule.rows else 1
-    if rule.layout == "linear":
-        cuts = [inputs] if inputs is not None else range(1, len(shape))
-        fits = [(math.prod(shape[cut:]) * count, math.prod(shape[:cut])) for cut in cuts]
-        own = (*info.shape[:1], math.prod(info.shape[1:])) if len(info.shape) > 1 else info.shape
-        allowed = own in fits
-        expected = " or ".join(map(str, fits))
-    else:
-        full = (shape[0] * count, *shape[1:]) if shape else shape
-        flat = (math.prod(full),)
-        # Only biases are flattened in files; elsewhere a different rank is a different tensor.
-        options = [full, flat] if rule.param.endswith("bias") else [full]
-        allowed = _squeeze(info.shape) in [_squeeze(option) for option in options]
-        expected = str(flat if rule.param.endswith("bias") else full)
-    if allowed:
-        return ""
-    return f"{info.name!r} has shape {info.shape}, expected {expected} ({CODES[info.dtype]})"
-
-
-def _squeeze(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)

@@ -5,6 +5,7 @@ that it fills, and how. Layered rules fill one slice of a stacked parameter each
 """
 
 import dataclasses
+import math
 from typing import Literal
 
 import numpy as np
@@ -30,6 +31,8 @@ class Rule:
             lack: ``copy`` repeats the tensor that fills ``param`` (a tied output head) and is
             checked to be equal; ``skip`` has no effect on the model (rotary ``inv_freq``
             buffers), its ``param`` is empty.
+        shape: of the file tensor where it does not follow from the parameter: convolution
+            kernels, and tensors with axes of size 1. See ``file_shape`` for the others.
     """
 
     key: str
@@ -37,6 +40,28 @@ class Rule:
     layout: Layout
     rows: tuple[int, int] | None = None
     use: Use = "fill"
+    shape: tuple[int, ...] | None = None
+
+
+def file_shape(rule: Rule, shape: tuple[int, ...], inputs: int) -> tuple[int, ...]:
+    """Shape of the file tensor of a rule.
+
+    Args:
+        shape: of the parameter (of one layer).
+        inputs: leading axes of ``shape`` that are inputs, for ``linear``.
+
+    Returns:
+        (outputs, inputs) for ``linear``; flat for biases; else the parameter's own shape; axis
+        0 counts all row blocks.
+    """
+    if rule.shape is not None:
+        return rule.shape
+    count = rule.rows[1] if rule.rows else 1
+    if rule.layout == "linear":
+        return math.prod(shape[inputs:]) * count, math.prod(shape[:inputs])
+    if rule.param.endswith("/bias"):
+        return (math.prod(shape) * count,)
+    return (shape[0] * count, *shape[1:]) if shape else ()
 
 
 def to_param(tensor: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:

@@ -202,11 +202,16 @@ class QwenVit(nnx.Module):
         return self.merger(x)
 
 
-def qwen_vit_rules(prefix: str) -> list[Rule]:
+def qwen_vit_rules(prefix: str, cfg: QwenVitConfig) -> list[Rule]:
     """Key table of the tower; ``prefix`` is ``visual.`` or ``model.visual.``."""
     block, ours = f"{prefix}blocks.{{l}}.", "vision/blocks/"
     rules = [
-        Rule(f"{prefix}patch_embed.proj.weight", "vision/patch_embed/kernel", "linear"),
+        Rule(
+            f"{prefix}patch_embed.proj.weight",
+            "vision/patch_embed/kernel",
+            "linear",
+            shape=(cfg.dim, 3, cfg.temporal, cfg.patch, cfg.patch),
+        ),
         Rule(f"{prefix}merger.ln_q.weight", "vision/merger/norm/scale", "vector"),
         Rule(f"{block}norm1.weight", f"{ours}norm1/scale", "vector"),
         Rule(f"{block}norm2.weight", f"{ours}norm2/scale", "vector"),

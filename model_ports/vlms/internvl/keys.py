@@ -40,6 +40,26 @@ def _pair(key: str, param: str, layout: Layout) -> list[Rule]:
     return [Rule(f"{key}.weight", weight, layout), Rule(f"{key}.bias", f"{param}/bias", "vector")]
 
 
+def _embeddings(config: InternVLConfig, cls: str, positions: str) -> list[Rule]:
+    """Class token and position table, which files keep with a leading batch axis."""
+    vision = config.vision
+    table = (1, 1 + vision.side**2, vision.dim)
+    return [
+        Rule(cls, "vision/cls", "vector", shape=(1, 1, vision.dim)),
+        Rule(positions, "vision/positions", "vector", shape=table),
+    ]
+
+
+def _patch(config: InternVLConfig, key: str) -> list[Rule]:
+    """Patch embedding, a convolution in the files."""
+    vision = config.vision
+    kernel = (vision.dim, 3, vision.patch, vision.patch)
+    return [
+        Rule(f"{key}.weight", "vision/patch/kernel", "linear", shape=kernel),
+        Rule(f"{key}.bias", "vision/patch/bias", "vector"),
+    ]
+
+
 def _language(config: InternVLConfig, *, language: str, head: str) -> list[Rule]:
     rules = BACKBONES[config.backbone].rules
     return rules(config.decoder, model=language, head=f"{head}lm_head.weight")
@@ -48,12 +68,11 @@ def _language(config: InternVLConfig, *, language: str, head: str) -> list[Rule]
 def _remote(config: InternVLConfig) -> list[Rule]:
     rules = _language(config, language="language_model.model.", head="language_model.")
     stem, block = "vision_model.embeddings.", "vision_model.encoder.layers.{l}."
+    rules += _embeddings(config, f"{stem}class_embedding", f"{stem}position_embedding")
+    rules += _patch(config, f"{stem}patch_embedding")
     rules += [
-        Rule(f"{stem}class_embedding", "vision/cls", "vector"),
-        Rule(f"{stem}position_embedding", "vision/positions", "vector"),
         Rule(f"{block}ls1", "vision/blocks/scale1", "vector"),
         Rule(f"{block}ls2", "vision/blocks/scale2", "vector"),
-        *_pair(f"{stem}patch_embedding", "vision/patch", "linear"),
     ]
     for index, part in enumerate("qkv"):
         fused, ours = f"{block}attn.qkv", f"vision/blocks/attn/{part}"
@@ -70,12 +89,11 @@ def _remote(config: InternVLConfig) -> list[Rule]:
 def _hf(config: InternVLConfig, *, root: str, language: str, head: str) -> list[Rule]:
     rules = _language(config, language=language, head=head)
     stem, block = f"{root}vision_tower.embeddings.", f"{root}vision_tower.encoder.layer.{{l}}."
+    rules += _embeddings(config, f"{stem}cls_token", f"{stem}position_embeddings")
+    rules += _patch(config, f"{stem}patch_embeddings.projection")
     rules += [
-        Rule(f"{stem}cls_token", "vision/cls", "vector"),
-        Rule(f"{stem}position_embeddings", "vision/positions", "vector"),
         Rule(f"{block}lambda_1", "vision/blocks/scale1", "vector"),
         Rule(f"{block}lambda_2", "vision/blocks/scale2", "vector"),
-        *_pair(f"{stem}patch_embeddings.projection", "vision/patch", "linear"),
     ]
     for part in "qkv":
         key, ours = f"{block}attention.{part}_proj", f"vision/blocks/attn/{part}"

@@ -49,11 +49,11 @@ def layouts(config: Qwen25VLConfig) -> Mapping[str, Sequence[Rule]]:
     transformers' modules since 4.52."""
     return {
         "published": [
-            *qwen_vit_rules("visual."),
+            *qwen_vit_rules("visual.", config.vision),
             *llama_like_rules(config.decoder, model="model.", head="lm_head.weight"),
         ],
         "in_memory": [
-            *qwen_vit_rules("model.visual."),
+            *qwen_vit_rules("model.visual.", config.vision),
             *llama_like_rules(config.decoder, model="model.language_model.", head="lm_head.weight"),
         ],
     }
