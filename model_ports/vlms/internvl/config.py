@@ -121,6 +121,11 @@ def _read_remote(raw: Mapping[str, Any]) -> InternVLConfig:
         max_tiles=reader.take("max_dynamic_patch", int),
         thumbnail=reader.take("use_thumbnail", bool),
     )
+    if not 1 <= tiling.min_tiles <= tiling.max_tiles:
+        raise UserError(
+            f"config.json: min_dynamic_patch = {tiling.min_tiles} and max_dynamic_patch = "
+            f"{tiling.max_tiles}; expected 1 <= min_dynamic_patch <= max_dynamic_patch"
+        )
     reader.finish()
     return InternVLConfig(
         decoder=decoder,

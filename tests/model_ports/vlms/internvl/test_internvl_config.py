@@ -1,0 +1,179 @@
+"""Both config formats: what is read, what is refused by name, and full-size key tables."""
+
+import copy
+import json
+
+import jax.numpy as jnp
+import pytest
+from support.key_manifest import DATA, fake_headers, read_key_manifest
+
+from model_ports.convert.plan import build_plan
+from model_ports.errors import UserError
+from model_ports.port import abstract_model, parameter_count
+from model_ports.registry import port_for
+from model_ports.vlms.internvl import PORT
+
+NAMES = ("internvl3-8b", "internvl3-8b-hf")
+
+
+def published(name):
+    return json.loads((DATA / "hf_configs" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_values(name):
+    raw = published(name)
+    config = port_for(raw).read_config(raw)
+    d, v = config.decoder, config.vision
+    assert (d.layers, d.dim, d.heads, d.kv_heads, d.head_dim) == (28, 3584, 28, 4, 128)
+    assert (d.mlp_dim, d.vocab, d.norm_eps, d.qkv_bias) == (18944, 151674, 1e-6, True)
+    assert (d.rope.theta, d.rope.dynamic_factor, d.rope.max_positions) == (1e6, 2.0, 32768)
+    assert d.rope.axes == 1
+    assert (v.layers, v.dim, v.heads, v.mlp_dim, v.norm_eps) == (24, 1024, 16, 4096, 1e-6)
+    assert (v.image_size, v.patch, v.qkv_bias) == (448, 14, True)
+    assert (config.shuffle, config.projector_in) == (2, 4096)
+    t = config.tiling
+    assert (t.tile, t.tokens, t.min_tiles, t.max_tiles, t.thumbnail) == (448, 16, 1, 12, True)
+
+
+def test_both_formats_describe_the_same_model():
+    remote, hf = (PORT.settle(PORT.read_config(published(n)), ["lm_head.weight"]) for n in NAMES)
+    assert remote.decoder == hf.decoder
+    assert remote.vision == hf.vision
+    assert remote.tiling == hf.tiling
+    assert (remote.image_token_id, hf.image_token_id) == (None, 151667)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "tensors"),
+    [("internvl3-8b", "remote", 685), ("internvl3-8b-hf", "hf_old", 781)],
+)
+def test_full_size_tables_match_both_ways(name, layout, tensors):
+    keys = read_key_manifest(name)
+    assert len(keys) == tensors
+    plan = build_plan(fake_headers(keys), published(name), PORT, None)
+    assert plan.layout == layout
+    _, abstract = abstract_model(PORT, plan.config, jnp.bfloat16)
+    assert parameter_count(abstract) == 7_944_373_760
+    # Strict: one tensor less or one more is refused by its name.
+    for key in (list(keys)[2], list(keys)[-1]):
+        with pytest.raises(UserError, match=key.replace(".", r"\.")):
+            build_plan(
+                fake_headers({k: s for k, s in keys.items() if k != key}),
+                published(name), PORT, None,
+            )  # fmt: skip
+    with pytest.raises(UserError, match="vision_model_extra"):
+        build_plan(fake_headers(keys | {"vision_model_extra": (3,)}), published(name), PORT, None)
+
+
+def test_new_hf_names_are_a_layout_too():
+    old = read_key_manifest("internvl3-8b-hf")
+
+    def renamed(key):
+        if key.startswith("language_model.lm_head"):
+            return key.removeprefix("language_model.")
+        return "model." + key.replace("language_model.model.", "language_model.")
+
+    keys = {renamed(key): shape for key, shape in old.items()}
+    assert "model.language_model.layers.27.mlp.up_proj.weight" in keys
+    assert build_plan(fake_headers(keys), published(NAMES[1]), PORT, None).layout == "hf_new"
+
+
+@pytest.mark.parametrize(
+    ("flag", "head", "tied"),
+    [
+        # transformers assumes True; a head in the file overrules the assumption.
+        (None, True, False),
+        (True, True, False),
+        (False, True, False),
+        (None, False, True),
+        (True, False, True),
+        # A file that lacks the head although the config asks for one stays incomplete.
+        (False, False, False),
+    ],
+)
+def test_the_file_decides_about_a_tied_head(flag, head, tied):
+    raw = published("internvl3-8b-hf")
+    if flag is not None:
+        raw["tie_word_embeddings"] = flag
+    keys = [k for k in read_key_manifest("internvl3-8b-hf") if head or "lm_head" not in k]
+    assert PORT.settle(PORT.read_config(raw), keys).decoder.tied is tied
+
+
+def test_generation_settings_of_old_dumps_are_irrelevant():
+    raw = published("internvl3-8b")
+    raw["llm_config"] |= {
+        "add_cross_attention": False, "bad_words_ids": None, "decoder_start_token_id": None,
+        "do_sample": False, "is_decoder": False, "length_penalty": 1.0, "max_length": 20,
+        "num_beams": 1, "pruned_heads": {}, "temperature": 1.0, "top_k": 50, "typical_p": 1.0,
+    }  # fmt: skip
+    assert PORT.read_config(raw).decoder.layers == 28
+
+
+REFUSED = [
+    ("internvl3-8b", "ps_version", "v1", "ps_version"),
+    ("internvl3-8b", "select_layer", -4, "select_layer"),
+    ("internvl3-8b", "dynamic_image_size", False, "dynamic_image_size"),
+    ("internvl3-8b", "template", "Hermes-2", "template"),
+    ("internvl3-8b", "downsample_ratio", 0.3, "downsample_ratio"),
+    ("internvl3-8b", "force_image_size", 224, "force_image_size"),
+    ("internvl3-8b", "pad2square", True, "pad2square"),
+    ("internvl3-8b", "use_llm_lora", 16, "use_llm_lora"),
+    ("internvl3-8b", "hidden_size", 4096, "hidden_size"),
+    ("internvl3-8b", "something_new", 1, "something_new"),
+    ("internvl3-8b", "min_dynamic_patch", 13, "min_dynamic_patch"),
+    ("internvl3-8b", "vision_config.qk_normalization", True, "qk_normalization"),
+    ("internvl3-8b", "vision_config.norm_type", "rms_norm", "norm_type"),
+    ("internvl3-8b", "vision_config.hidden_act", "gelu_pytorch_tanh", "hidden_act"),
+    ("internvl3-8b", "vision_config.use_moe", True, "use_moe"),
+    ("internvl3-8b", "vision_config.image_size", 450, "image_size"),
+    ("internvl3-8b", "llm_config.model_type", "internlm2", "internlm2"),
+    ("internvl3-8b", "llm_config.use_sliding_window", True, "use_sliding_window"),
+    ("internvl3-8b", "llm_config.rope_scaling", {"type": "yarn", "factor": 4.0}, "yarn"),
+    ("internvl3-8b", "llm_config.is_decoder", True, "is_decoder"),
+    ("internvl3-8b", "llm_config.quantization_config", {"bits": 4}, "quantization_config"),
+    ("internvl3-8b-hf", "vision_feature_layer", -2, "vision_feature_layer"),
+    ("internvl3-8b-hf", "vision_feature_select_strategy", "full", "select_strategy"),
+    ("internvl3-8b-hf", "projector_hidden_act", "relu", "projector_hidden_act"),
+    ("internvl3-8b-hf", "image_seq_length", 64, "image_seq_length"),
+    ("internvl3-8b-hf", "vision_config.use_qk_norm", True, "use_qk_norm"),
+    ("internvl3-8b-hf", "vision_config.use_mean_pooling", False, "use_mean_pooling"),
+    ("internvl3-8b-hf", "vision_config.image_size", [448, 224], "image_size"),
+    ("internvl3-8b-hf", "vision_config.use_mask_token", True, "use_mask_token"),
+    ("internvl3-8b-hf", "text_config.model_type", "qwen3", "qwen3"),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "value", "named"), REFUSED)
+def test_refuses_what_it_cannot_honour_by_name(name, path, value, named):
+    raw = copy.deepcopy(published(name))
+    PORT.read_config(raw)
+    *parents, last = path.split(".")
+    target = raw
+    for part in parents:
+        target = target[part]
+    target[last] = value
+    with pytest.raises(UserError, match=named):
+        PORT.read_config(raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("internvl3-8b", "ps_version"),
+        ("internvl3-8b", "max_dynamic_patch"),
+        ("internvl3-8b", "llm_config.num_hidden_layers"),
+        ("internvl3-8b", "vision_config.qkv_bias"),
+        ("internvl3-8b-hf", "image_token_id"),
+        ("internvl3-8b-hf", "vision_config.layer_norm_eps"),
+    ],
+)
+def test_missing_attributes_are_named(name, path):
+    raw = published(name)
+    *parents, last = path.split(".")
+    target = raw
+    for part in parents:
+        target = target[part]
+    del target[last]
+    with pytest.raises(UserError, match=last):
+        PORT.read_config(raw)
