@@ -67,24 +67,16 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Any:
     merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
     vocab = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    steps = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    steps: list[Any] = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
     if _SINGLE_DIGITS[pre]:
         steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
-    types = fields["tokenizer.ggml.token_type"]
-    tokenizer.add_special_tokens(
-        [
-            AddedToken(t, normalized=False)
-            for t, k in zip(tokens, types, strict=True)
-            if k == _CONTROL
-        ]
-    )
-    tokenizer.add_tokens(
-        [
-            AddedToken(t, normalized=False)
-            for t, k in zip(tokens, types, strict=True)
-            if k == _USER_DEFINED
-        ]
-    )
+    types: list[int] = fields["tokenizer.ggml.token_type"]
+    for add, kind_of_token in (
+        (tokenizer.add_special_tokens, _CONTROL),
+        (tokenizer.add_tokens, _USER_DEFINED),
+    ):
+        chosen = [t for t, k in zip(tokens, types, strict=True) if k == kind_of_token]
+        add([AddedToken(token, normalized=False) for token in chosen])
     return tokenizer
