@@ -10,6 +10,9 @@ import numpy as np
 from model_ports.errors import UserError
 from vrh_jax.heads.masks import Head, HeadSet
 
+# Heads to choose from by name of the pool, and how many are needed from each.
+Pools = tuple[dict[str, list[Head]], Counter[str]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Control:
@@ -32,16 +35,12 @@ def _choose(rng: np.random.Generator, pool: list[Head], count: int) -> list[Head
     return [pool[int(i)] for i in rng.choice(len(pool), size=count, replace=False)]
 
 
-def _uniform(
-    chosen: HeadSet, layers: int, n_heads: int
-) -> tuple[dict[str, list[Head]], Counter[str]]:
+def _uniform(chosen: HeadSet, layers: int, n_heads: int) -> Pools:
     pool = [(x, h) for x in range(layers) for h in range(n_heads) if (x, h) not in chosen]
     return {"all": pool}, Counter({"all": len(chosen)})
 
 
-def _per_layer(
-    chosen: HeadSet, layers: int, n_heads: int
-) -> tuple[dict[str, list[Head]], Counter[str]]:
+def _per_layer(chosen: HeadSet, layers: int, n_heads: int) -> Pools:
     need = Counter(str(layer) for layer, _ in chosen)
     pools = {
         str(x): [(x, h) for h in range(n_heads) if (x, h) not in chosen]
@@ -51,8 +50,7 @@ def _per_layer(
     return pools, need
 
 
-# kind -> (pools by name, number of heads needed from each)
-_POOLS: dict[str, Callable[[HeadSet, int, int], tuple[dict[str, list[Head]], Counter[str]]]] = {
+_POOLS: dict[str, Callable[[HeadSet, int, int], Pools]] = {
     "random": _uniform,
     "random_layer": _per_layer,
 }

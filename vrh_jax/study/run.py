@@ -19,7 +19,7 @@ from vrh_jax.study.masks import masks_for
 from vrh_jax.study.models import Checkpoints, Models, Source
 from vrh_jax.study.plan import Plan, make_plan
 from vrh_jax.study.state import State, open_state
-from vrh_jax.study.summary import read_summary, write_summary
+from vrh_jax.study.summary import read_summary, write_report
 
 Stage = Literal["score", "evaluate", "report"]
 
@@ -93,7 +93,7 @@ def _work(plan: Plan, layout: Layout, state: State, models: Models, until: Stage
     if until == "report" and distributed.is_main():
         shutil.rmtree(layout.out / "parts", ignore_errors=True)
         say("writing numbers, figures and report")
-        write_summary(plan, layout, state)
+        write_report(layout)
         worked = True
     return worked
 

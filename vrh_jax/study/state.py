@@ -32,6 +32,20 @@ class State:
         write_json(layout.study, dataclasses.asdict(self))
 
 
+def read_state(layout: Layout) -> State:
+    """What study.json holds.
+
+    Raises:
+        UserError: there is none, or it is something else.
+    """
+    try:
+        return State(**json.loads(layout.study.read_text()))
+    except FileNotFoundError:
+        raise UserError(f"{layout.out} holds no study (no study.json)") from None
+    except (json.JSONDecodeError, TypeError) as error:
+        raise UserError(f"{layout.study}: not a study's file ({error})") from None
+
+
 def open_state(config: StudyConfig, layout: Layout) -> State:
     """Continue the study of a folder, or begin one in an empty folder.
 
@@ -40,10 +54,7 @@ def open_state(config: StudyConfig, layout: Layout) -> State:
     """
     fresh = State(config.settings(), config.hash(), {})
     if layout.study.exists():
-        try:
-            state = State(**json.loads(layout.study.read_text()))
-        except (json.JSONDecodeError, TypeError) as error:
-            raise UserError(f"{layout.study}: not a study's file ({error})") from None
+        state = read_state(layout)
         if state.hash != fresh.hash:
             changed = "; ".join(differences(state.settings, fresh.settings))
             raise UserError(

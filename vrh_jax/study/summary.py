@@ -1,18 +1,15 @@
-"""summary.json: every number of the study, recomputed from rows and scores."""
+"""summary.json and the report, recomputed from rows and scores; no model is needed."""
 
 import importlib.metadata
 import json
 import platform
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from vrh_jax.engine.store import Row, write_json
+from model_ports.errors import UserError
+from vrh_jax.engine.store import write_json
+from vrh_jax.study.detection import read_controls
 from vrh_jax.study.layout import Layout
-from vrh_jax.study.plan import Plan
-from vrh_jax.study.rows import read_rows
-from vrh_jax.study.state import State
+from vrh_jax.study.state import State, read_state
 
 PACKAGES = ("vrh-jax", "jax", "jaxlib", "flax", "transformers", "numpy", "xarray", "pyarrow")
 
@@ -33,54 +30,57 @@ def versions() -> dict[str, str]:
     return found
 
 
-def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson interval."""
-    if n == 0:
-        return 0.0, 1.0
-    p = correct / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return float(centre - half), float(centre + half)
+def read_table(layout: Layout) -> Any:
+    """All result rows as one pyarrow Table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = sorted((layout.out / "rows").rglob("*.parquet"))
+    if not files:
+        raise UserError(f"{layout.out}: there are no result rows yet; run `vrh study` first")
+    return pa.concat_tables([pq.read_table(file) for file in files])
 
 
-def accuracy(rows: Sequence[Row]) -> dict[str, Any]:
-    """One entry of the list ``accuracy``: rows of one (model, benchmark, mask)."""
-    first = rows[0]
-    correct = sum(bool(r["correct"]) for r in rows)
-    low, high = wilson(correct, len(rows))
-    failures = [r["failure"] for r in rows]
-    return {
-        "model": first["model"],
-        "benchmark": first["benchmark"],
-        "heads": first["heads"],
-        "k": first["k"],
-        "draw": first["draw"],
-        "n": len(rows),
-        "correct": correct,
-        "accuracy": correct / len(rows),
-        "ci_low": low,
-        "ci_high": high,
-        "parse_failures": failures.count("parse_failure"),
-        "invalid_boxes": failures.count("invalid_box"),
-        "mislocated": failures.count("mislocated"),
-        "wrong_answers": failures.count("wrong_answer"),
-        "image_errors": failures.count("image_error"),
-    }
+def read_scores(layout: Layout, state: State) -> dict[str, Any]:
+    """Model name -> its score Dataset (sample, layer, head), in memory."""
+    import xarray as xr
+
+    benchmark = state.settings["detection"]["benchmark"]
+    out = {}
+    for model in state.settings["models"]:
+        path = layout.scores(model["name"], benchmark)
+        if not path.exists():
+            raise UserError(f"{path} is missing; run `vrh study` again to score {model['name']!r}")
+        with xr.open_dataset(path, engine="h5netcdf") as data:
+            out[model["name"]] = data.load()
+    return out
 
 
-def row_files(layout: Layout) -> Iterable[list[Row]]:
-    """The rows of every (model, benchmark, mask), in order of their paths."""
-    for path in sorted((layout.out / "rows").rglob("*.parquet")):
-        yield read_rows(path)
+def control_pools(layout: Layout, state: State) -> list[dict[str, Any]]:
+    """From how many heads each control was drawn, and what could not be matched."""
+    benchmark = state.settings["detection"]["benchmark"]
+    return [
+        {"model": m["name"], "k": k, "kind": c.kind, "pool": c.pool, "shortfall": c.shortfall}
+        for m in state.settings["models"]
+        for k, kinds in read_controls(layout, m["name"], benchmark).items()
+        for c in kinds
+    ]
 
 
-def write_summary(plan: Plan, layout: Layout, state: State) -> dict[str, Any]:
-    """Compute and write summary.json."""
-    entries = [accuracy(rows) for rows in row_files(layout)]
+def write_report(layout: Layout) -> dict[str, Any]:
+    """Write report.html and its figures, then summary.json, which marks the study finished.
+
+    Raises:
+        UserError: the folder holds no finished rows and scores.
+    """
+    from vrh_jax.analysis.summary import summarise
+
+    state = read_state(layout)
+    table, scores = read_table(layout), read_scores(layout, state)
     summary = {
-        "study": plan.config.name,
-        "accuracy": entries,
-        "transfer": [],
+        "study": state.settings["name"],
+        **summarise(table, scores, state.settings),
+        "controls": control_pools(layout, state),
         "versions": versions(),
         "settings": {"hash": state.hash, **state.settings},
         "fingerprints": state.fingerprints,
@@ -88,3 +88,25 @@ def write_summary(plan: Plan, layout: Layout, state: State) -> dict[str, Any]:
     }
     write_json(layout.summary, summary)
     return summary
+
+
+def compare_models(layout: Layout) -> list[dict[str, Any]]:
+    """The list ``transfer`` of the summary, from head scores alone."""
+    from vrh_jax.analysis.heads import compare
+    from vrh_jax.analysis.summary import MAP_RESAMPLES, SEED
+
+    state = read_state(layout)
+    scores = read_scores(layout, state)
+    entries: list[dict[str, Any]] = []
+    for pair in state.settings["transfer"]["pairs"]:
+        found, _ = compare(
+            pair,
+            scores,
+            state.settings["scoring"]["method"],
+            state.settings["ks"],
+            resamples=MAP_RESAMPLES,
+            permutations=state.settings["transfer"]["permutations"],
+            seed=SEED,
+        )
+        entries += found
+    return entries
