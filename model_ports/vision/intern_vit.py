@@ -22,6 +22,7 @@ from model_ports.nn.mlp import MLP
 from model_ports.nn.norms import LayerNorm
 from model_ports.sharding import constrain
 
+
 @dataclasses.dataclass(frozen=True)
 class InternViTConfig:
     """Shape and numerics of the tower; every value comes from a checkpoint's config.json.

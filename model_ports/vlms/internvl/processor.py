@@ -145,21 +145,25 @@ class InternVLProcessor:
                 )
         picture = [{"type": "image"}] * images
         words = [{"type": "text", "text": text}]
-        plain = "<image>\n" * images + text if image_first else text + "<image>\n" * images
+        parts = picture + words if image_first else words + picture
         # Templates written for text models cannot take a list, or print it as it is; they get
         # the placeholder that ``model.chat`` of the original repositories puts into the text.
-        for content in (picture + words if image_first else words + picture, plain):
+        plain = "<image>\n" * images + text if image_first else text + "<image>\n" * images
+        for content in (parts, plain) if images else (plain, parts):
             rendered = self._template(content)
             for placeholder in PLACEHOLDERS:
-                if rendered.count(placeholder) == images and text in rendered:
+                if rendered.count(placeholder) == images and text.strip() in rendered:
                     block = f"{START}{CONTEXT}{END}"
                     return rendered.replace(placeholder, block) if images else rendered
         raise UserError(
-            f"the checkpoint's chat template does not place {images} image(s): it gives "
-            f"{rendered[:200]!r}, without {' or '.join(PLACEHOLDERS)}"
+            f"the checkpoint's chat template cannot render a question with {images} image(s): it "
+            f"gives {rendered[:200]!r}; expected the text and {' or '.join(PLACEHOLDERS)}"
         )
 
     def _template(self, content: Any) -> str:
+        """The rendered turns; empty where the template does not take this kind of content."""
+        from jinja2 import TemplateError
+
         turns = [{"role": "system", "content": self.system}] if self.system is not None else []
         turns.append({"role": "user", "content": content})
         template = self.tokenizer.chat_template or CHATML
@@ -169,9 +173,7 @@ class InternVLProcessor:
                     turns, chat_template=template, tokenize=False, add_generation_prompt=True
                 )
             )
-        except (TypeError, ValueError):
-            if isinstance(content, str):
-                raise
+        except (TypeError, ValueError, TemplateError):
             return ""
 
     def _tokenize(self, rendered: str, counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -226,9 +228,12 @@ def read_tiling(folder: Path, config: InternVLConfig) -> Tiling:
                 f"{folder}: the image processor has {name} = {settings[name]!r}; this port "
                 f"honours {value!r}"
             )
+    low = settings.get("min_patches", config.tiling.min_tiles)
+    high = settings.get("max_patches", config.tiling.max_tiles)
+    if not (isinstance(low, int) and isinstance(high, int) and 1 <= low <= high):
+        raise UserError(
+            f"{folder}: the image processor has min_patches = {low!r} and max_patches = {high!r}; "
+            "expected 1 <= min_patches <= max_patches"
+        )
     # ``crop_to_patches`` is False in some files; transformers' InternVLProcessor overrules it.
-    return dataclasses.replace(
-        config.tiling,
-        min_tiles=int(settings.get("min_patches", config.tiling.min_tiles)),
-        max_tiles=int(settings.get("max_patches", config.tiling.max_tiles)),
-    )
+    return dataclasses.replace(config.tiling, min_tiles=low, max_tiles=high)
