@@ -7,23 +7,26 @@ one device first, and there is no collective, so all processes of a pod may call
 same (shared or copied) folder.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
 from model_ports.convert.fingerprint import fingerprint, weights_digest
 from model_ports.convert.pieces import Index, Target, flatten, unflatten
 from model_ports.convert.plan import Plan, parse_dtype, plan_folder, read_json, settled_config
 from model_ports.convert.source import PARAMS, is_converted, resolve
-from model_ports.convert.store import read_manifest, stored_arrays
+from model_ports.convert.store import Stored, read_manifest, stored_arrays
 from model_ports.errors import UserError
 from model_ports.port import Model, Port, abstract_model
 from model_ports.registry import port_for
 from model_ports.sharding import param_spec
+from model_ports.vlm import VLM
 
 
 def load_model(
@@ -101,7 +104,41 @@ def _place(target: Target, sharding: Sharding) -> jax.Array:
 def _from_converted(
     folder: Path, name: str, dtype: str | None, mesh: Mesh | None, port: Port | None
 ) -> Model:
-    wanted = parse_dtype(dtype)
+    opened = open_converted(folder, port)
+    processor = opened.port.processor(folder, opened.config)
+    manifest = opened.manifest
+    return Model(
+        name=name,
+        port=opened.port,
+        config=opened.config,
+        graphdef=opened.graphdef,
+        params=opened.params(dtype, mesh),
+        processor=processor,
+        fingerprint=fingerprint(
+            folder, opened.raw_config, manifest["weights_digest"], [manifest["dtype"], dtype]
+        ),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Converted:
+    """A converted folder that has been checked, before its weights are read."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    raw_config: dict[str, Any]
+    port: Port
+    config: Any
+    graphdef: nnx.GraphDef[VLM]
+    stored: Stored
+
+    def params(self, dtype: str | None, mesh: Mesh | None) -> dict[str, Any]:
+        """Nested dict of arrays, restored by Orbax into our shardings (never the saved ones)."""
+        return _restore(self.folder, self.stored, parse_dtype(dtype), mesh)
+
+
+def open_converted(folder: Path, port: Port | None = None) -> Converted:
+    """Check that config, port and stored parameters of a converted folder fit."""
     manifest = read_manifest(folder)
     raw = read_json(folder / "config.json")
     port = port or port_for(raw)
@@ -116,27 +153,12 @@ def _from_converted(
             f"{folder}: its parameters are not those of port {port.family} and config.json "
             f"(first: {wrong[0][0]}); convert the source again"
         )
-    processor = port.processor(folder, config)
-    return Model(
-        name=name,
-        port=port,
-        config=config,
-        graphdef=graphdef,
-        params=_restore(folder, stored, wanted, mesh),
-        processor=processor,
-        fingerprint=fingerprint(
-            folder, raw, manifest["weights_digest"], [manifest["dtype"], dtype]
-        ),
-    )
+    return Converted(folder, manifest, raw, port, config, graphdef, stored)
 
 
 def _restore(
-    folder: Path,
-    stored: dict[str, tuple[tuple[int, ...], np.dtype]],
-    dtype: np.dtype | None,
-    mesh: Mesh | None,
+    folder: Path, stored: Stored, dtype: np.dtype | None, mesh: Mesh | None
 ) -> dict[str, Any]:
-    """Orbax restore with our shardings, never the saved ones."""
     import orbax.checkpoint as ocp
 
     targets = {
@@ -147,4 +169,17 @@ def _restore(
         params: dict[str, Any] = checkpointer.restore(
             (folder / PARAMS).absolute(), unflatten(targets)
         )
+    if dtype is not None and dtype.itemsize < 4:
+        _refuse_overflow(params, stored, dtype)
     return params
+
+
+def _refuse_overflow(params: dict[str, Any], stored: Stored, dtype: np.dtype) -> None:
+    """A cast on restore must not turn numbers into infinities."""
+    arrays: dict[str, Any] = flatten(params)
+    for path, leaf in arrays.items():
+        if stored[path][1] != dtype and not bool(jnp.isfinite(leaf).all()):
+            raise UserError(
+                f"parameter {path} has values beyond the range of {dtype.name}; choose another "
+                "dtype"
+            )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from model_ports.convert.headers import TensorInfo
-from model_ports.convert.pieces import Part, Piece
+from model_ports.convert.pieces import Piece
 from model_ports.convert.rules import Rule
 from model_ports.errors import UserError
 
@@ -94,11 +94,12 @@ def match_layout(
             if info is None:
                 missing[name] = None
                 continue
-            piece = Piece(rule, shape, _input_axes(rule, shape, inputs), layer, info)
+            piece = Piece(rule, shape, input_axes(rule, shape, inputs), layer, info)
             if info.shape == piece.file_shape:
                 pieces[rule.param].append(piece)
             else:
-                misshapen.append(f"{name} has {list(info.shape)}, expected {list(piece.file_shape)}")
+                has, expected = list(info.shape), list(piece.file_shape)
+                misshapen.append(f"{name} has {has}, expected {expected}")
     copies = {
         rule.key: rule.param
         for rule in rules
@@ -122,7 +123,8 @@ def match_layout(
     )
 
 
-def _input_axes(rule: Rule, shape: tuple[int, ...], inputs: Mapping[str, int]) -> int:
+def input_axes(rule: Rule, shape: tuple[int, ...], inputs: Mapping[str, int]) -> int:
+    """Leading axes of a parameter (of one layer) that are inputs; 0 for vectors."""
     return inputs.get(rule.param, len(shape) - 1) if rule.layout == "linear" else 0
 
 

@@ -45,7 +45,7 @@ class Part:
     @property
     def rows(self) -> slice:
         """Rows of the file tensor that belong to this part."""
-        block, count = self.rule.rows or (0, 1)
+        block = self.rule.rows[0] if self.rule.rows else 0
         size = self.block_shape[0] if self.block_shape else 0
         return slice(block * size, (block + 1) * size)
 
