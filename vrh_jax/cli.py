@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from model_ports.convert.cli import add_convert, add_export, add_verify
 from model_ports.errors import UserError
 from vrh_jax.data.cli import add_data
 
@@ -23,6 +24,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_study(commands)
     add_plan(commands)
     add_report(commands)
+    add_convert(commands)
+    add_verify(commands)
+    add_export(commands)
     add_models(commands)
     add_data(commands)
     return parser
@@ -124,9 +128,9 @@ def run_report(args: argparse.Namespace) -> int:
     """``vrh report``."""
     from vrh_jax.study import console
     from vrh_jax.study.layout import Layout
-    from vrh_jax.study.summary import write_report
+    from vrh_jax.study.summary import write_results
 
-    summary = write_report(Layout(args.out))
+    summary = write_results(Layout(args.out))
     console.show_summary(summary, args.out, as_json=args.json)
     return 0
 

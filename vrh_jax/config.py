@@ -176,9 +176,7 @@ class StudyConfig(Strict):
     detection: DetectionSettings
     evaluation: tuple[EvaluationSettings, ...] = ()
     scoring: ScoringSettings = ScoringSettings()
-    ks: Annotated[tuple[Positive, ...], Field(min_length=1)] = Field(
-        (5, 10, 20), description="numbers of masked heads"
-    )
+    ks: tuple[Positive, ...] = Field((5, 10, 20), description="numbers of masked heads")
     controls: ControlSettings = ControlSettings()
     transfer: TransferSettings = TransferSettings()
     max_new: dict[str, Positive] = Field(
@@ -199,6 +197,8 @@ class StudyConfig(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudyConfig":
+        if not self.ks:
+            raise ValueError("ks is empty; give at least one number of heads to mask")
         models = [m.name for m in self.models]
         benchmarks = sorted(self.benchmarks)
         _known("detection.benchmark", self.detection.benchmark, benchmarks)

@@ -32,12 +32,12 @@ def show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
         f"\ndetection: {detection['samples']} samples on {detection['images']} images of "
         f"{detection['benchmark']}, ranked by {detection['score']}\n"
     )
-    names = ("model", "benchmark", "samples", "kinds", "head_sets", "answers")
+    columns = ("model", "benchmark", "samples", "kinds", "head_sets", "answers")
     rows = [
-        [", ".join(f"{n} {k}" for k, n in e[c].items()) if c == "kinds" else e[c] for c in names]
+        [", ".join(f"{n} {k}" for k, n in e[c].items()) if c == "kinds" else e[c] for c in columns]
         for e in plan["evaluation"]
     ]
-    print(table(names, rows))
+    print(table(columns, rows))
     for first, second, backbone in plan["transfer"]:
         print(f"\ntransfer: {first} <-> {second} ({backbone} backbone)")
     print(f"\n{plan['answers']} answers in all")

@@ -8,7 +8,7 @@
     OUT/detection/MODEL/BENCHMARK.heads.json    ranking, masks and controls
     OUT/rows/MODEL/BENCHMARK/MASK.parquet       one row per evaluated sample
     OUT/parts/                                  finished pieces of an unfinished stage
-    OUT/summary.json, OUT/report.html           written last
+    OUT/summary.json, OUT/report.html           written last; both there: finished
 """
 
 import dataclasses
@@ -28,8 +28,18 @@ class Layout:
 
     @property
     def summary(self) -> Path:
-        """The study's numbers; its presence means that the study is finished."""
+        """The study's numbers."""
         return self.out / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        """The study's report; written after the summary."""
+        return self.out / "report.html"
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is left to do."""
+        return self.summary.exists() and self.report.exists()
 
     def scores(self, model: str, benchmark: str) -> Path:
         """Head scores per sample (netCDF)."""

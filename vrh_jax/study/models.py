@@ -16,6 +16,7 @@ from model_ports.port import Model, Port
 from model_ports.registry import port_for
 from vrh_jax import organisms
 from vrh_jax.config import ModelSettings, StudyConfig
+from vrh_jax.data import smollm2
 from vrh_jax.engine.session import Session
 
 # Loaded models are kept while they fit into this many bytes together.
@@ -36,8 +37,15 @@ class ModelInfo:
 
 
 def source_path(settings: ModelSettings) -> str | Path:
-    """Folder or hub id of a model; ``organism:NAME`` is a model that ships with the package."""
+    """Folder or hub id of a model.
+
+    ``organism:NAME`` is a model that ships with the package; ``smollm2:FOLDER`` is what
+    ``vrh data smollm2 FOLDER`` writes.
+    """
+    scheme, _, rest = settings.source.partition(":")
     try:
+        if scheme == smollm2.SCHEME:
+            return smollm2.prepared(Path(rest))
         return organisms.resolve(settings.source)
     except UserError as error:
         raise UserError(f"models.{settings.name}.source: {error}") from None

@@ -19,7 +19,7 @@ from vrh_jax.study.masks import masks_for
 from vrh_jax.study.models import Checkpoints, Models, Source
 from vrh_jax.study.plan import Plan, make_plan
 from vrh_jax.study.state import State, open_state
-from vrh_jax.study.summary import read_summary, write_report
+from vrh_jax.study.summary import read_summary, write_results
 
 Stage = Literal["score", "evaluate", "report"]
 
@@ -59,7 +59,7 @@ def run_study(
     main = distributed.is_main()
     with only_run(layout.out) if main else contextlib.nullcontext():
         state = open_state(config, layout)
-        if distributed.agree(layout.summary.exists()):
+        if distributed.agree(layout.finished):
             return Outcome(layout.out, worked=False, summary=read_summary(layout))
         plan = make_plan(config, source)
         if main:
@@ -67,7 +67,7 @@ def run_study(
             state.save(layout)
         models = Models(config, mesh, state.fingerprints, source)
         worked = _work(plan, layout, state, models, until)
-    finished = read_summary(layout) if main and layout.summary.exists() else None
+    finished = read_summary(layout) if main and layout.finished else None
     return Outcome(layout.out, worked, finished)
 
 
@@ -93,7 +93,7 @@ def _work(plan: Plan, layout: Layout, state: State, models: Models, until: Stage
     if until == "report" and distributed.is_main():
         shutil.rmtree(layout.out / "parts", ignore_errors=True)
         say("writing numbers, figures and report")
-        write_report(layout)
+        write_results(layout, plan.evaluation)
         worked = True
     return worked
 

@@ -3,9 +3,11 @@
 import importlib.metadata
 import json
 import platform
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from model_ports.errors import UserError
+from vrh_jax.data.sample import Sample
 from vrh_jax.engine.store import write_json
 from vrh_jax.study.detection import read_controls
 from vrh_jax.study.layout import Layout
@@ -67,13 +69,20 @@ def control_pools(layout: Layout, state: State) -> list[dict[str, Any]]:
     ]
 
 
-def write_report(layout: Layout) -> dict[str, Any]:
-    """Write report.html and its figures, then summary.json, which marks the study finished.
+def write_results(
+    layout: Layout, samples: Mapping[str, Sequence[Sample]] | None = None
+) -> dict[str, Any]:
+    """Write summary.json, then the figures and report.html.
+
+    Args:
+        samples: benchmark -> evaluated samples, for the report's gallery; without them the
+            gallery of an earlier report is kept.
 
     Raises:
         UserError: the folder holds no finished rows and scores.
     """
     from vrh_jax.analysis.summary import summarise
+    from vrh_jax.report import write_report
 
     state = read_state(layout)
     table, scores = read_table(layout), read_scores(layout, state)
@@ -87,6 +96,7 @@ def write_report(layout: Layout) -> dict[str, Any]:
         "wall_s": round(state.wall_s, 1),
     }
     write_json(layout.summary, summary)
+    write_report(layout.out, samples)
     return summary
 
 

@@ -1,0 +1,96 @@
+"""Study settings: what is refused, and how the message helps."""
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from model_ports.errors import UserError
+from vrh_jax.config import StudyConfig, load_config, parse_settings
+
+GOOD = {
+    "name": "s",
+    "models": [{"name": "m", "source": "folder"}, {"name": "o", "source": "folder"}],
+    "benchmarks": {"b": {"task": "jsonl"}, "q": {"task": "jsonl"}},
+    "detection": {"benchmark": "b", "samples": 3},
+    "evaluation": [{"benchmark": "b", "samples": 4}],
+    "transfer": {"pairs": [{"models": ["m", "o"]}]},
+}
+
+
+def parse(**changes):
+    return parse_settings(StudyConfig, {**copy.deepcopy(GOOD), **changes}, "study.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"modles": []}, r"unknown key 'modles'; did you mean 'models'\?"),
+        ({"controls": {"drawz": 3}}, r"controls: unknown key 'drawz'; did you mean 'draws'\?"),
+        ({"models": [{"name": "m", "source": "x", "dtyp": 1}]}, r"models.0: .*'dtype'"),
+        ({"scoring": {"rows": "prediction"}}, r"scoring.rows: .*'pred' or 'own'"),
+        ({"ks": [0]}, r"ks.0: .*greater than 0"),
+        ({"detection": {"benchmark": "bb", "samples": 3}}, r"'bb' is not there; did you mean 'b'"),
+        ({"models": [{"name": "m", "source": "x"}] * 2}, "two models are called 'm'"),
+        ({"transfer": {"pairs": [{"models": ["m", "oo"]}]}}, "transfer.pairs: 'oo'"),
+        ({"transfer": {"pairs": [{"models": ["m", "m"]}]}}, "paired with itself"),
+        ({"transfer": {"pairs": [{"models": ["m", "o"]}], "benchmarks": ["q"]}}, "'q'"),
+        ({"mesh": {"data": 3}}, "batch.generate = 32 does not divide over mesh.data = 3"),
+        ({"evaluation": [{"benchmark": "b", "samples": 1}] * 2}, "lists benchmark 'b' twice"),
+        ({"models": [{"name": "../m", "source": "x"}]}, r"models.0.name"),
+    ],
+)
+def test_bad_settings_are_named(changes, expected):
+    with pytest.raises(UserError, match=expected) as error:
+        parse(**changes)
+    assert "study.yaml" in str(error.value)
+
+
+def test_several_problems_are_told_together():
+    with pytest.raises(UserError) as error:
+        parse(ks=[-1], controls={"seeds": 1})
+    assert len(str(error.value).splitlines()) == 2
+
+
+def test_hash_covers_results_and_not_execution():
+    base = parse().hash()
+    assert base == parse(out="elsewhere", batch={"generate": 4}, mesh={"data": 2}).hash()
+    changed = [
+        parse(ks=[1]),
+        parse(controls={"seed": 1}),
+        parse(scoring={"rows": "own"}),
+        parse(split_seed=1),
+        parse(models=[{**GOOD["models"][0], "dtype": "bfloat16"}, GOOD["models"][1]]),
+    ]
+    assert len({base, *(c.hash() for c in changed)}) == 6
+
+
+def test_every_setting_is_documented():
+    seen = set()
+
+    def walk(cls):
+        for name, field in cls.model_fields.items():
+            for part in [field.annotation, *getattr(field.annotation, "__args__", ())]:
+                if isinstance(part, type) and issubclass(part, StudyConfig.__mro__[1]):
+                    walk(part)
+            documented = field.description or "Settings" in str(field.annotation)
+            assert documented, f"{cls.__name__}.{name} has no description"
+            seen.add(name)
+
+    walk(StudyConfig)
+    assert {"draws", "ks", "method"} <= seen
+
+
+def test_files(tmp_path: Path):
+    path = tmp_path / "s.yaml"
+    with pytest.raises(UserError, match="no such file"):
+        load_config(path)
+    path.write_text("- a\n- b\n")
+    with pytest.raises(UserError, match="expected a mapping"):
+        load_config(path)
+    path.write_text("name: a\nname: b\n")
+    with pytest.raises(UserError, match="'name' is given twice"):
+        load_config(path)
+    path.write_text("name: [\n")
+    with pytest.raises(UserError, match="cannot be read as YAML"):
+        load_config(path)
