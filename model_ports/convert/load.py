@@ -52,7 +52,9 @@ def load_model(
     """
     folder = resolve(source)
     read = _from_converted if is_converted(folder) else _from_files
-    return read(folder, name or folder.name or str(source), dtype, mesh, port)
+    # A downloaded folder is named after a commit; the user knows the id.
+    own = folder.resolve().name if Path(source).exists() else Path(source).name
+    return read(folder, name or own, dtype, mesh, port)
 
 
 def _from_files(

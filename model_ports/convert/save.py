@@ -44,6 +44,7 @@ from model_ports.convert.store import (
 from model_ports.errors import UserError
 
 PROGRESS = "progress.json"
+_REPLACED = ".replaced"
 _HASH_BYTES = 32 << 20
 
 # Parameter path -> {tensor name: SHA-256 of what was stored, or None if not cast}.
@@ -182,8 +183,13 @@ def _read_progress(partial: Path, identity: Mapping[str, Any], *, overwrite: boo
             f"(different: {', '.join(differs)}). Finish that one with its own source and "
             f"options, remove {partial}, or pass --overwrite"
         )
+    # The progress file goes first to the new state, so that a kill here leaves a clear one.
+    _write_progress(partial, identity, {})
     for child in partial.iterdir():
-        shutil.rmtree(child) if child.is_dir() else child.unlink()
+        if child.is_dir():
+            shutil.rmtree(child)
+        elif child.name != PROGRESS:
+            child.unlink()
     return {}
 
 
@@ -287,10 +293,17 @@ def _finish(plan: Plan, partial: Path, sums: Checksums, done: Done, shards: int)
 
 def _publish(partial: Path, out: Path) -> None:
     """Rename; an old conversion at ``out`` is moved aside first and removed afterwards."""
-    old = out.with_name(f"{out.name}.old-{os.getpid()}")
+    old = out.with_name(out.name + _REPLACED)
     if out.exists():
+        _remove(old)
         out.rename(old)
     partial.rename(out)
     fsync(out.parent)
     (out / PROGRESS).unlink(missing_ok=True)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
+
+
+def _remove(converted: Path) -> None:
+    """Remove a converted folder so that what a kill leaves of it does not look complete."""
+    (converted / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(converted, ignore_errors=True)
