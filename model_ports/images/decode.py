@@ -33,7 +33,7 @@ def to_rgb(image: Image.Image, name: str = "") -> Image.Image:
     try:
         image.load()
         if image.mode.startswith("I"):
-            return _from_wide_integers(image).convert("RGB")
+            return _from_wide_integers(image, name).convert("RGB")
         if "A" in image.getbands() or "a" in image.getbands() or "transparency" in image.info:
             image = image.convert("RGBA")
             white = Image.new("RGBA", image.size, (255, 255, 255, 255))
@@ -48,13 +48,13 @@ def to_rgb(image: Image.Image, name: str = "") -> Image.Image:
         ) from error
 
 
-def _from_wide_integers(image: Image.Image) -> Image.Image:
+def _from_wide_integers(image: Image.Image, name: str) -> Image.Image:
     """16-bit grey (mode I;16, or I as older Pillow versions open it) -> 8-bit grey."""
     values = np.asarray(image)
     if values.min() < 0 or values.max() > 0xFFFF:
         raise UserError(
-            f"grey values from {values.min()} to {values.max()} are outside the 16-bit range; "
-            "convert the image to 8 or 16 bits first"
+            f"{name}: grey values from {values.min()} to {values.max()} are outside the 16-bit "
+            "range; convert the image to 8 or 16 bits first"
         )
     return Image.fromarray((values.astype(np.uint32) >> 8).astype(np.uint8))
 

@@ -72,7 +72,7 @@ VISION = dict(
 
 
 def write_checkpoint(
-    folder: Path, *, seed: int = 0, text: dict[str, Any] | None = None
+    folder: Path, *, seed: int = 0, std: float = 0.2, text: dict[str, Any] | None = None
 ) -> Qwen2_5_VLForConditionalGeneration:
     """Write config, weights, tokenizer and pixel settings; returns the reference."""
     save_tokenizer(folder, SPECIAL, TEMPLATE, eos="<|im_end|>", pad="<|endoftext|>")
@@ -91,10 +91,10 @@ def write_checkpoint(
         vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
         vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
     )
-    reference = Qwen2_5_VLForConditionalGeneration._from_config(
-        config, attn_implementation="eager"
-    )
-    widen(reference, seed)
+    reference = Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="eager")
+    widen(reference, seed, std)
+    with torch.no_grad():  # a random model must not answer with an image placeholder
+        reference.lm_head.weight[[config.image_token_id, config.video_token_id]] = 0
     saved_tensors(reference, folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
     return reference
@@ -122,9 +122,9 @@ class Pair:
 
     def pixels(self, images: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
         """The reference's own pixel arrays."""
-        processor = Qwen2VLImageProcessorPil(**{
-            k: v for k, v in PREPROCESSOR.items() if k not in ("processor_class",)
-        })
+        processor = Qwen2VLImageProcessorPil(
+            **{k: v for k, v in PREPROCESSOR.items() if k != "processor_class"}
+        )
         return dict(processor(list(images), return_tensors="pt"))
 
     def inputs(self, prompt: Prompt, images: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
@@ -153,6 +153,20 @@ class Pair:
         self.reference.model.rope_deltas = None
         return self.reference(**self.inputs(prompt, images), use_cache=False, **kwargs)
 
+    @torch.no_grad()
+    def attentions(self, prompt: Prompt, images: Sequence[Image.Image]) -> np.ndarray:
+        """Eager attention [L, N, T, T] of the reference in double precision: in single, its
+        own rounding is as large as the tolerance for ours."""
+        inputs = self.inputs(prompt, images)
+        inputs["pixel_values"] = inputs["pixel_values"].double()
+        self.reference.model.rope_deltas = None
+        self.reference.double()
+        try:
+            out = self.reference(**inputs, use_cache=False, output_attentions=True)
+        finally:
+            self.reference.float()
+        return np.stack([layer[0].numpy() for layer in out.attentions])
+
     def greedy(self, prompt: Prompt, images: Sequence[Image.Image], steps: int) -> list[int]:
         """Greedy tokens of the reference by full re-forward, without stopping."""
         tokens: list[int] = []
@@ -164,5 +178,3 @@ class Pair:
     def projections(self) -> list[torch.nn.Module]:
         """The output projection of every decoder layer."""
         return [layer.self_attn.o_proj for layer in self.reference.model.language_model.layers]
-
-

@@ -107,15 +107,17 @@ def _check(decoder: DecoderConfig, vision: QwenVitConfig, image_token: int) -> N
         if not holds:
             raise UserError(f"config.json: {message}")
 
-    need(
-        len(sections) == 3 and sum(sections) == decoder.head_dim // 2,
-        f"mrope_section {list(sections)} must be three lengths that sum to half the head dim, "
-        f"{decoder.head_dim // 2}",
-    )
+    for name in ("depth", "heads", "patch", "temporal", "merge"):
+        need(getattr(vision, name) > 0, f"vision_config: {name} must be positive")
     need(
         decoder.head_dim * decoder.heads == decoder.dim,
         f"head_dim {decoder.head_dim} must be hidden_size / num_attention_heads, "
         f"{decoder.dim} / {decoder.heads}",
+    )
+    need(
+        len(sections) == 3 and sum(sections) == decoder.head_dim // 2,
+        f"mrope_section {list(sections)} must be three lengths that sum to half the head dim, "
+        f"{decoder.head_dim // 2}",
     )
     need(
         vision.out_dim == decoder.dim,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from PIL import Image
 
 from model_ports.errors import UserError
@@ -89,7 +90,8 @@ class Qwen25VLProcessor:
         if len(marks) != len(images):
             raise UserError(
                 f"the rendered prompt has {len(marks)} image placeholders for {len(images)} "
-                "images; remove placeholder tokens from the question text"
+                f"images; remove {self.tokenizer.convert_ids_to_tokens(self.image_token)} from "
+                "the question"
             )
         frames = [to_rgb(image) for image in images]
         sides = [self.pixels.frame(frame.size) for frame in frames]
@@ -137,12 +139,18 @@ class Qwen25VLProcessor:
         pictures: list[dict[str, str]] = [{"type": "image"}] * images
         words = [{"type": "text", "text": text}]
         content = pictures + words if image_first else words + pictures
-        rendered = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}],
-            chat_template=self.template,
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+        try:
+            rendered = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}],
+                chat_template=self.template,
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise UserError(
+                f"the checkpoint's chat template cannot render a turn with {images} image(s) and "
+                f"a text ({error}); take the template of a Qwen2.5-VL checkpoint"
+            ) from error
         ids = self.tokenizer(rendered, add_special_tokens=False)["input_ids"]
         return rendered, np.asarray(ids, np.int32)
 
