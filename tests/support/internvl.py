@@ -63,10 +63,13 @@ class Tiny:
         return [layer.self_attn.o_proj for layer in self.reference.model.language_model.layers]
 
 
-def make_tiny(folder: Path, seed: int, *, tied: bool = False, max_tiles: int = 6) -> Tiny:
+def make_tiny(
+    folder: Path, seed: int, *, tied: bool = False, max_tiles: int = 6, trained_length: int = 4096
+) -> Tiny:
     """Random wide weights, saved by transformers and read back by the port.
 
-    Tiles of 84 x 84 pixels: 6 x 6 patches, 3 x 3 visual tokens.
+    Tiles of 84 x 84 pixels: 6 x 6 patches, 3 x 3 visual tokens. Dynamic NTK acts beyond
+    ``trained_length`` tokens.
     """
     from transformers import InternVLConfig as HFConfig
     from transformers import InternVLForConditionalGeneration
@@ -77,7 +80,7 @@ def make_tiny(folder: Path, seed: int, *, tied: bool = False, max_tiles: int = 6
         text_config={
             "model_type": "qwen2", "hidden_size": 96, "intermediate_size": 160,
             "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
-            "vocab_size": max(ids.values()) + 5, "max_position_embeddings": 4096,
+            "vocab_size": max(ids.values()) + 5, "max_position_embeddings": trained_length,
             "rope_theta": 1e4, "rope_scaling": {"type": "dynamic", "factor": 2.0},
         },
         vision_config={

@@ -181,9 +181,8 @@ class InternVLProcessor:
         bos = self.tokenizer.bos_token
         special = not (bos and rendered.startswith(bos))
         ids = np.asarray(self.tokenizer(rendered, add_special_tokens=special)["input_ids"])
-        is_image = (
-            ids == self.tokenizer.get_vocab()[CONTEXT] if counts else np.zeros(len(ids), bool)
-        )
+        context = self.tokenizer.convert_tokens_to_ids(CONTEXT)
+        is_image = (ids == context) & bool(counts)
         repeats = np.ones(len(ids), int)
         repeats[is_image] = counts
         tokens = np.repeat(ids, repeats).astype(np.int32)

@@ -193,3 +193,28 @@ def test_region_mass_equals_eager_attention(tiny, prompts, side):
         worst = np.abs(np.asarray(tapped.mass)[:, i] - expected).max()
         assert worst <= 1e-5
         assert expected.max() > 0.1
+
+
+def test_dynamic_ntk_beyond_the_trained_length(tmp_path):
+    """Inert up to the trained length, then as in transformers."""
+    long = make_tiny(tmp_path / "long", seed=11)
+    short = make_tiny(tmp_path / "short", seed=11, trained_length=64)
+    prompt = short.processor.prepare("Where is it?", [textured_image(250, 170, 1)])
+    assert len(prompt) > 64
+    ours = port_logits(short, [prompt])[0]
+    assert_close(ours, reference_logits(short, prompt), 1e-4, "logits")
+    plain = port_logits(long, [prompt])[0]
+    assert_close(plain, reference_logits(long, prompt), 1e-4, "logits")
+    assert np.abs(ours - plain).max() > 1e-2 * np.abs(plain).max()
+
+
+def test_bfloat16_stays_bfloat16(tiny, prompts):
+    params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), tiny.params)
+    model = nnx.merge(tiny.graphdef, params)
+    batch = collate(prompts[:1])
+    assert model.features(batch.images).dtype == jnp.bfloat16
+    hidden, _, _ = model.decoder(model.embed(batch), batch.positions, batch.valid)
+    assert hidden.dtype == jnp.bfloat16
+    exact = nnx.merge(tiny.graphdef, tiny.params).features(batch.images)
+    rough = np.asarray(model.features(batch.images), np.float32)
+    assert_close(rough, np.asarray(exact), 0.1, "features in bfloat16")

@@ -227,6 +227,33 @@ def test_tokenizer_of_another_model_is_refused(tmp_path):
         PORT.processor(tmp_path, config)
 
 
+def test_tokenizer_files_of_the_original_repositories(tmp_path):
+    """vocab.json and merges.txt, without a tokenizer.json, give the same tokens."""
+    whole = make(tmp_path, file_format="internvl3-8b", template=HUB_TEMPLATE)
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").unlink()
+    added = {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
+    merges = "\n".join(" ".join(pair) for pair in tokenizer["model"]["merges"])
+    (tmp_path / "vocab.json").write_text(json.dumps(tokenizer["model"]["vocab"]))
+    (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merges}\n")
+    (tmp_path / "added_tokens.json").write_text(json.dumps(added))
+    settings = {
+        "tokenizer_class": "Qwen2Tokenizer", "chat_template": HUB_TEMPLATE, "bos_token": None,
+        "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": None,
+        "added_tokens_decoder": {
+            str(t.pop("id")): t for t in map(dict, tokenizer["added_tokens"])
+        },
+    }  # fmt: skip
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    raw = json.loads((tmp_path / "config.json").read_text())
+    split = PORT.processor(tmp_path, PORT.read_config(raw))
+    image = textured_image(250, 170, 0)
+    question = "Locate <ref>the red square</ref>, 12 times"
+    ours, expected = split.prepare(question, [image]), whole.prepare(question, [image])
+    np.testing.assert_array_equal(ours.tokens, expected.tokens)
+    assert split.eos_ids == whole.eos_ids
+
+
 def test_tokenizer_larger_than_the_embeddings_is_refused(tmp_path):
     """But for ``<video>``, which the -hf tokenizers have on top of the table."""
     config = make_folder(tmp_path)
