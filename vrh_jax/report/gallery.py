@@ -145,7 +145,7 @@ def draw_example(example: Example, folder: Path) -> Figure:
         _heat(axes[2], example.attention)
         _box(axes[2], example.box, GREEN, "-")
         axes[2].set_title("attention of these heads,\nno heads masked", fontsize=8)
-    lines = [
+    lines: list[tuple[str, str, Any]] = [
         ("true box", GREEN, "-"),
         ("right answer", BLUE, "--"),
         ("wrong answer", VERMILION, "--"),

@@ -1,0 +1,201 @@
+"""The page of a study: complete, self-contained, honest in both directions."""
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.synthetic_study import KS, write_study
+
+from model_ports.errors import UserError
+from vrh_jax.report import findings, write_report
+from vrh_jax.report.examples import excerpt
+from vrh_jax.report.gallery import Attention, load_examples
+from vrh_jax.study.layout import Layout
+
+
+class Page(HTMLParser):
+    """Collects what the tests ask about."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.sources, self.alts, self.words, self.open = [], [], [], []
+        self.feed(html)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.sources += [v for k, v in attrs if k in ("src", "href")]
+        if tag == "img":
+            self.alts.append(given.get("alt"))
+        if tag not in ("img", "meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes another tag"
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+
+def page(out):
+    return Page((out / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory):
+    out = tmp_path_factory.mktemp("vision")
+    summary, samples = write_study(out, models=("one", "two"), n=60, draws=3)
+    weights = np.linspace(0, 1, 4).tolist()
+    rects = [[x, y, x + 48, y + 48] for y in (0, 48) for x in (0, 48)]
+    attention = {("one", s.id): Attention(rects, weights) for s in samples["scenes"]}
+    write_report(out, samples, attention)
+    return out, summary, samples
+
+
+def test_one_file_with_everything_in_it(vision):
+    out, _, _ = vision
+    found = page(out)
+    assert found.open == []
+    assert found.sources
+    assert all(s.startswith("data:image/png;base64,") for s in found.sources)
+    assert all(found.alts)
+    assert "width=device-width" in (out / "report.html").read_text()
+
+
+def test_every_number_is_on_the_page(vision):
+    out, summary, _ = vision
+    text = page(out).text
+    for entry in summary["accuracy"]:
+        line = (
+            f"{entry['model']} {entry['benchmark']} {entry['heads']} {entry['k']} {entry['draw']} "
+            f"{entry['n']} {entry['correct']} {100 * entry['accuracy']:.1f} %"
+        )
+        assert line in text
+    for effect in summary["effects"]:
+        for control in effect["controls"].values():
+            assert f"{100 * control['effect']:.1f} ({100 * control['effect_low']:.1f}" in text
+    for entry in summary["transfer"]:
+        assert f"{entry['spearman']:.2f} ({entry['spearman_low']:.2f}" in text
+    for name, version in summary["versions"].items():
+        assert f"{name} {version}" in text
+    assert '"hash": "synthetic"' in text
+
+
+def test_findings_of_a_strong_effect(vision):
+    out, summary, _ = vision
+    text = page(out).text
+    assert "the difference exceeds sampling error in every model" in text
+    assert "the least that 3 draws can give" in text
+    effect = next(e for e in summary["effects"] if e["heads"] == "vrh" and e["k"] == max(KS))
+    assert f"{effect['mcnemar']['lost']} right answers are lost" in text
+    assert "With the 8 heads of two masked instead" in text
+    assert "one and two (shared backbone) have" in text
+
+
+def test_figures_of_every_part_are_drawn(vision):
+    out, _, _ = vision
+    names = {f.name for f in (out / "figures").glob("*.png")}
+    for model in ("one", "two"):
+        assert {f"accuracy-{model}-scenes.png", f"accuracy-{model}-questions.png"} <= names
+        assert {f"failures-{model}-scenes.png", f"heads-{model}.png"} <= names
+        assert f"questions-{model}.png" in names
+    assert {"transfer-one-and-two-scores.png", "transfer-one-and-two-overlap.png"} <= names
+    for name in names:
+        with Image.open(out / "figures" / name) as image:
+            pixels = np.asarray(image.convert("L"), float)
+        assert pixels.std() > 10, f"{name} is blank"
+        assert pixels[:, [0, -1]].min() > 200, f"{name} runs over its edge"
+
+
+def test_gallery_shows_all_outcomes_by_rule(vision):
+    out, _, samples = vision
+    examples = load_examples(out / "gallery")
+    scenes = [e for e in examples if (e.model, e.benchmark) == ("one", "scenes")]
+    outcomes = [(e.before.correct, e.after.correct) for e in scenes]
+    assert outcomes.count((True, False)) == 3
+    by_id = {s.id: s for s in samples["scenes"]}
+    for example in scenes:
+        sample = by_id[example.sample_id]
+        assert (example.question, example.box) == (sample.text, sample.box)
+        with Image.open(out / "gallery" / example.image) as kept:
+            np.testing.assert_array_equal(np.asarray(kept), np.asarray(sample.image()))
+        assert example.before.box is not None
+        assert example.attention is not None
+    # Written again without the data, the gallery stays.
+    write_report(out)
+    assert load_examples(out / "gallery") == examples
+    assert scenes[0].question in page(out).text + " ".join(page(out).alts)
+
+
+def test_a_text_study_without_effect(tmp_path):
+    _, samples = write_study(tmp_path, models=("solo",), text=True, effect=0.0, n=60, draws=1)
+    write_report(tmp_path, samples)
+    text = page(tmp_path).text
+    assert "the effect is absent or too small for this study to see" in text
+    assert "one draw, no interval" in text
+    assert "boxes" not in text
+    assert "IoU" not in text
+    assert "The same heads in two models" not in text
+    assert re.search(r"The code is \d+", text), "the gallery shows what surrounds the needle"
+
+
+def test_a_loss_of_format_is_called_one(tmp_path):
+    write_study(tmp_path, models=("solo",), text=True, n=60, draws=2, readable=0.4)
+    write_report(tmp_path)
+    text = page(tmp_path).text
+    assert "part of the loss is a loss of format" in text
+    assert "The answers keep their form" not in text
+    assert "Samples to look at" not in text
+
+
+def test_what_is_printed_cannot_break_the_page(tmp_path):
+    _, samples = write_study(tmp_path, models=("solo",), text=True, n=30, draws=2)
+    evil = "<script>alert(1)</script>"
+    index = tmp_path / "gallery" / "index.json"
+    write_report(tmp_path, samples)
+    raw = json.loads(index.read_text())
+    raw[0]["question"] = raw[0]["before"]["text"] = evil
+    index.write_text(json.dumps(raw))
+    write_report(tmp_path)
+    assert evil not in (tmp_path / "report.html").read_text()
+    assert evil in page(tmp_path).text
+
+
+def test_unreadable_images_do_not_stop_the_report(tmp_path):
+    def broken():
+        raise OSError("cut short")
+
+    _, samples = write_study(tmp_path, models=("solo",), n=30, draws=1)
+    bad = {b: [dataclasses.replace(s, image=broken) for s in v] for b, v in samples.items()}
+    write_report(tmp_path, bad)
+    assert all(e.image == "" for e in load_examples(tmp_path / "gallery"))
+
+
+def test_an_unfinished_study_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"summary\.json.*not finished"):
+        write_report(tmp_path)
+    assert not Layout(tmp_path).summary.exists()
+
+
+def test_controls_that_beat_the_chosen_heads_are_reported():
+    control = {
+        "draws": 20, "mean": 0.2, "min": 0.1, "max": 0.3, "effect": -0.3, "effect_low": -0.4,
+        "effect_high": -0.2, "p": 1.0,
+    }  # fmt: skip
+    text = findings._control("random", control)
+    assert "cost 30.0 points (95 % interval 20.0 to 40.0) less" in text
+    assert "the least" not in text
+
+
+def test_excerpt_keeps_the_needle():
+    from support.synthetic_study import needles
+
+    sample = needles(1)[0]
+    short = excerpt(sample)
+    assert sample.needle in short
+    assert len(short) < 310
