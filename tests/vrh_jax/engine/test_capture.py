@@ -35,7 +35,7 @@ def run(session, samples, **scoring):
 
 @pytest.fixture(scope="module")
 def session():
-    return Session(copy_model(), BatchSettings(generate=4, score=2, bucket=4))
+    return Session(copy_model(), BatchSettings(generate=2, score=2, bucket=32))
 
 
 TEXT = "end b1 c2 a1 a2 d0 e1 a0"
@@ -111,13 +111,13 @@ def random_session():
         return jnp.asarray(rng.normal(0, 0.3, tree.shape) + (tree.ndim < 3), jnp.float32)
 
     model.params.update(noise(params))
-    return Session(model, BatchSettings(generate=8, score=4, bucket=8))
+    return Session(model, BatchSettings(generate=4, score=4, bucket=32))
 
 
 def test_a_batch_equals_single_samples(random_session):
-    samples = texts(np.random.default_rng(1), 7)
+    samples = texts(np.random.default_rng(1), 4)
     answers, scores, rows = run(random_session, samples)
-    single = Session(random_session.model, BatchSettings(generate=1, score=1, bucket=1))
+    single = Session(random_session.model, BatchSettings(generate=1, score=1, bucket=24))
     for i, one in enumerate(samples):
         alone, values, counted = run(single, [one])
         assert alone[0] == answers[i]

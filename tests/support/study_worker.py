@@ -1,0 +1,56 @@
+"""Runs a study of copying models in a process of its own, for tests that kill it.
+
+    python -m support.study_worker CONFIG.json [KILL_AT]
+
+KILL_AT: kill this process (SIGKILL) before its n-th write or answer.
+"""
+
+import itertools
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.copy_model import CopySource
+
+from vrh_jax.config import StudyConfig, parse_settings
+from vrh_jax.engine import session, store
+from vrh_jax.study import evaluation
+from vrh_jax.study.run import run_study
+
+
+def _arm(kill_at: int) -> None:
+    """Count answers, writes and renames, and die at one of them."""
+    count = itertools.count(1)
+
+    def tick() -> None:
+        if next(count) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watched(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            tick()
+            return function(*args, **kwargs)
+
+        return call
+
+    session.Session.answer = watched(session.Session.answer)
+    store.Parts.add = watched(store.Parts.add)
+    store.Parts.clear = watched(store.Parts.clear)
+    os.fsync = watched(os.fsync)
+    Path.replace = watched(Path.replace)
+    evaluation.SAVE_EVERY = 0.0
+
+
+def main() -> None:
+    raw = json.loads(Path(sys.argv[1]).read_text())
+    if len(sys.argv) > 2:
+        _arm(int(sys.argv[2]))
+    outcome = run_study(parse_settings(StudyConfig, raw, "test"), source=CopySource())
+    print(json.dumps({"worked": outcome.worked}))
+
+
+if __name__ == "__main__":
+    main()
