@@ -22,6 +22,10 @@ from model_ports.nn.linear import Linear
 Index = tuple[slice, ...]
 
 
+class RangeError(UserError):
+    """Values do not fit into the requested dtype; no retry with it can succeed."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """What one file tensor (or a block of its rows) is in the model.
@@ -139,7 +143,7 @@ def cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         out = array.astype(dtype)
     if not np.isfinite(out).all() and np.isfinite(array).all():
-        raise UserError(
+        raise RangeError(
             f"tensor {name!r} has values beyond the range of {dtype.name}; choose another --dtype"
         )
     return out

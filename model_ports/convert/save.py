@@ -30,7 +30,7 @@ import numpy as np
 from model_ports.convert.checksums import Checksums, checksums
 from model_ports.convert.headers import fsync
 from model_ports.convert.manifest import write_manifest
-from model_ports.convert.pieces import Piece, Target, cast
+from model_ports.convert.pieces import Piece, RangeError, Target, cast
 from model_ports.convert.plan import Plan
 from model_ports.convert.progress import Progress
 from model_ports.convert.rules import to_param
@@ -97,7 +97,11 @@ def save(
         done = _read_progress(partial, identity, overwrite=overwrite)
         resumed = len(done)
         _check_space(partial, sum(t.nbytes for p, t in plan.targets.items() if p not in done))
-        _write_targets(plan, partial, identity, done, shards, show=show)
+        try:
+            _write_targets(plan, partial, identity, done, shards, show=show)
+        except RangeError:
+            shutil.rmtree(partial)  # of no use for another dtype
+            raise
         _finish(plan, partial, sums, done, shards)
         _publish(partial, out)
     return Report(

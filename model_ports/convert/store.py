@@ -124,7 +124,9 @@ def write_orbax_metadata(params: Path, stored: Stored) -> None:
         tree[str(tuple(keys))] = {
             "key_metadata": [{"key": key, "key_type": _DICT_KEY} for key in keys],
             "value_metadata": {
-                "value_type": "jax.Array",
+                # Without a target, Orbax then restores to the host instead of asking for a
+                # saved sharding; with one, to whatever sharding the target has.
+                "value_type": "np.ndarray",
                 "skip_deserialize": False,
                 "write_shape": list(shape),
             },
