@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vrh_jax.data.organism_language import QUESTIONS, Query, box_query, question
+from vrh_jax.data.organism_language import Query, box_query, question
 from vrh_jax.data.organism_scenes import COLORS, GRID, SHAPES, SIZES, Scene
 from vrh_jax.organisms import vocab
 
@@ -42,7 +42,8 @@ def make_item(scene: Scene, query: Query, style: vocab.Style, *, short: bool) ->
         short: a box answer stops after its first coordinate (curriculum).
     """
     if query.kind != "box":
-        return Item(style, query, (vocab.token(query.answer), vocab.token(vocab.END)), (1.0, 0.1))
+        ids = (vocab.token(vocab.answer_word(query.answer)), vocab.token(vocab.END))
+        return Item(style, query, ids, (1.0, FORMAT_WEIGHT))
     box = scene.things[query.target].box
     ids = vocab.encode(vocab.box_answer(style, box))
     numbers = set(vocab.box_numbers(style, box))
@@ -62,16 +63,18 @@ def draw_items(
     simple: bool,
     short: bool,
     boxes: float,
+    kinds: Sequence[str],
     styles: Sequence[vocab.Style],
 ) -> list[Item]:
-    """``count`` random queries about a scene; ``boxes`` is the share of box queries."""
+    """``count`` random queries about a scene; ``boxes`` is the share of box queries, the rest
+    are questions of the given kinds."""
     items: list[Item] = []
     while len(items) < count:
         style = styles[int(rng.integers(len(styles)))]
         if rng.random() < boxes:
             query: Query | None = box_query(scene, rng, simple=simple)
         else:
-            kind = QUESTIONS[int(rng.integers(len(QUESTIONS)))]
+            kind = kinds[int(rng.integers(len(kinds)))]
             query = question(scene, kind, rng, simple=simple)
         if query is not None:
             items.append(make_item(scene, query, style, short=short))

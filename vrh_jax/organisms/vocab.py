@@ -71,14 +71,19 @@ def _words() -> list[str]:
     plain = [*SIZES, *COLORS, *SHAPES, *PLACES, *PLURALS.values(), "object", "objects"]
     related = sorted({word for phrase in RELATIONS for word in phrase.split()})
     inner = [*plain, *related, "the", "is", "there", "a", "are", "color", "shape", "size"]
-    # Answers have no leading space; words inside a sentence do.
-    words = ["the", "yes", "no", "What", "Is", "How", " many", "Locate"]
-    words += [*SIZES, *COLORS, *SHAPES, *(f" {w}" for w in inner)]
+    # Words inside a sentence, and those that answer, carry their leading space.
+    words = ["the", "What", "Is", "How", "Locate"]
+    words += [f" {w}" for w in (*inner, "many", "yes", "no")]
     numbers = {n for style in STYLES for b in range(BINS) for n in box_numbers(style, (b * GRID,) * 4)}
     numbers |= set(range(8))
     words += [str(n) for n in sorted(numbers)]
     words += ["user\n", "assistant\n", "system\n", "\n", " ", ", ", "?", ".", ",", ":", "[", "]"]
     return words
+
+
+def answer_word(word: str) -> str:
+    """The token that answers a question: a number, or a word with its leading space."""
+    return word if word.isdigit() else f" {word}"
 
 
 @functools.cache

@@ -1,0 +1,160 @@
+"""Checked settings of organism training (YAML)."""
+
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from model_ports.errors import UserError
+from vrh_jax.organisms.vocab import Style
+
+
+Kind = Literal["color", "shape", "size", "spatial", "count", "exist"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DecoderShape(_Strict):
+    """The language backbone; dim = heads * head_dim, as in every Qwen2.5-VL."""
+
+    layers: int = Field(8, ge=1)
+    heads: int = Field(8, ge=1)
+    kv_heads: int = Field(4, ge=1)
+    head_dim: int = Field(12, ge=2, multiple_of=2)
+    mlp_dim: int = Field(160, ge=1)
+    rope_theta: float = 10000.0
+
+    @property
+    def dim(self) -> int:
+        """Model width."""
+        return self.heads * self.head_dim
+
+    @model_validator(mode="after")
+    def _grouped(self) -> "DecoderShape":
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} must be a multiple of kv_heads {self.kv_heads}")
+        return self
+
+
+class VisionShape(_Strict):
+    """The vision tower of either port; 4-pixel patches, 2 x 2 of them per visual token."""
+
+    depth: int = Field(3, ge=1)
+    dim: int = Field(64, ge=8)
+    heads: int = Field(4, ge=1)
+    mlp_dim: int = Field(128, ge=1)
+
+
+class Stage(_Strict):
+    """Some steps with one kind of batch and one set of loss weights.
+
+    Attributes:
+        steps: at most this many.
+        until: stop when the running accuracy of the first coordinate exceeds this.
+        counts: objects per scene.
+        simple: expressions by attributes only.
+        short: box answers stop after the first coordinate.
+        cells: one visual token per image cell instead of one per object (backbone only).
+        scenes, per_scene: batch size is their product.
+        length: tokens per sequence.
+        boxes: share of box queries, the rest are questions of the given kinds.
+        lr: multiplies all learning rates; decays linearly to ``lr_end`` of it.
+        mass, sparse, wrapper, dropout, noise: see ``losses.Knobs``.
+    """
+
+    name: str
+    steps: int = Field(ge=1)
+    until: float = 2.0
+    counts: tuple[int, int] = (3, 6)
+    simple: bool = False
+    short: bool = False
+    cells: bool = False
+    scenes: int = Field(16, ge=1)
+    per_scene: int = Field(16, ge=1)
+    length: int = Field(40, ge=16)
+    boxes: float = Field(0.6, ge=0, le=1)
+    kinds: tuple[Kind, ...] = ("color", "shape", "size", "spatial", "count", "exist")
+    lr: float = Field(1.0, gt=0)
+    lr_end: float = Field(1.0, ge=0)
+    mass: float = Field(0.0, ge=0)
+    sparse: float = Field(0.0, ge=0)
+    wrapper: float = Field(0.0, ge=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    noise: float = Field(0.0, ge=0)
+
+
+class VisionPhase(_Strict):
+    """Steps of the two phases before the whole model is tuned; ``lr`` as in ``Stage``."""
+
+    tower_steps: int = Field(600, ge=1)
+    align_steps: int = Field(400, ge=1)
+    scenes: int = Field(32, ge=1)
+    lr: float = Field(1.5, gt=0)
+
+
+class OrganismModel(_Strict):
+    """One VLM: a port's vision side on a backbone, and how it is tuned."""
+
+    style: Style
+    backbone: str
+    vision: VisionShape = VisionShape()
+    prepare: VisionPhase = VisionPhase()
+    tune: tuple[Stage, ...]
+    decoder_lr: float = Field(0.4, gt=0)
+    tower_lr: float = Field(0.7, gt=0)
+
+
+class Backbone(_Strict):
+    """One symbolic backbone."""
+
+    seed: int
+    stages: tuple[Stage, ...]
+
+
+class OrganismConfig(_Strict):
+    """Everything ``vrh organism train`` needs; the same file and seed give the same weights.
+
+    Attributes:
+        backbones, models: by name; ``models.*.backbone`` names a backbone.
+        muon_lr: learning rate of the decoder's matrices (Muon).
+        adam_lr: learning rate of everything else.
+        save_every: steps between checkpoints.
+    """
+
+    seed: int = 0
+    decoder: DecoderShape = DecoderShape()
+    backbones: dict[str, Backbone]
+    models: dict[str, OrganismModel]
+    muon_lr: float = Field(0.02, gt=0)
+    adam_lr: float = Field(2e-3, gt=0)
+    save_every: int = Field(200, ge=1)
+
+    @model_validator(mode="after")
+    def _known_backbones(self) -> "OrganismConfig":
+        for name, model in self.models.items():
+            if model.backbone not in self.backbones:
+                known = ", ".join(sorted(self.backbones))
+                raise ValueError(f"models.{name}.backbone is {model.backbone!r}; known: {known}")
+        return self
+
+
+def read_config(path: Path) -> OrganismConfig:
+    """A YAML file.
+
+    Raises:
+        UserError: file missing, not YAML, or not a valid configuration.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot read the training configuration: {error}") from error
+    try:
+        return OrganismConfig.model_validate(raw)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(p) for p in e['loc']) or 'file'}: {e['msg']}" for e in error.errors()
+        )
+        raise UserError(f"{path}: {problems}") from error
