@@ -29,6 +29,7 @@ def pick(before: Cell, after: Cell) -> list[str]:
 
 
 def make_examples(
+    order: Sequence[tuple[str, str]],
     cells: Mapping[Key, Cell],
     rows: Mapping[Key, Mapping[str, Mapping[str, Any]]],
     samples: Mapping[str, Sequence[Sample]],
@@ -39,19 +40,19 @@ def make_examples(
     """Examples of every model and benchmark, their images and the index written to ``folder``.
 
     Args:
+        order: (model, benchmark) as they are shown.
         cells, rows: of the masks ``none`` and ``vrh``; rows by sample id.
         samples: benchmark -> its evaluation samples.
         k: number of masked heads.
         attention: by (model, sample id), where it was recorded.
     """
     out: list[Example] = []
-    for (model, benchmark, heads, size, draw), before in cells.items():
-        after_key = (model, benchmark, "vrh", k, 0)
-        if heads != "none" or after_key not in cells or benchmark not in samples:
+    for model, benchmark in order:
+        key, after_key = (model, benchmark, "none", 0, 0), (model, benchmark, "vrh", k, 0)
+        if key not in cells or after_key not in cells or benchmark not in samples:
             continue
         by_id = {s.id: s for s in samples[benchmark]}
-        key = (model, benchmark, heads, size, draw)
-        for sample_id in pick(before, cells[after_key]):
+        for sample_id in pick(cells[key], cells[after_key]):
             if (sample := by_id.get(sample_id)) is None:
                 continue
             out.append(

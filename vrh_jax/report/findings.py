@@ -218,11 +218,8 @@ def stability(heads: Entry, k: int) -> str:
         f"correlate at {heads['stability']['split_half']:.2f}."
     )
     if tied:
-        some = "head" if tied == 1 else "heads"
-        text += (
-            f" Rank {k} cannot be told from {tied} {some} that follow it, "
-            "so the set is not sharply bounded."
-        )
+        some = "1 head that follows" if tied == 1 else f"{tied} heads that follow"
+        text += f" Rank {k} cannot be told from {some}, so the set is not sharply bounded."
     return text
 
 

@@ -99,7 +99,7 @@ def _keep_examples(
     for row in table.to_pylist():
         model, benchmark, heads, size, draw_ = (row[c] for c in KEY_COLUMNS)
         by_key.setdefault((model, benchmark, heads, size, draw_), {})[row["sample_id"]] = row
-    make_examples(make_cells(table), by_key, samples, k, gallery, attention)
+    make_examples(cell_keys(summary), make_cells(table), by_key, samples, k, gallery, attention)
 
 
 def _gallery(folder: Path, figures: Path) -> list[tuple[Example, str]]:
