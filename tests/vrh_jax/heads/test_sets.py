@@ -42,9 +42,7 @@ def test_mask_refuses_heads_that_are_not_there(head):
 @settings(max_examples=60)
 def test_layer_controls_match_layers_or_tell_the_shortfall(case, draws, seed):
     layers, heads, chosen = case
-    control = draw_controls(
-        "random_layer", chosen, layers, heads, draws=draws, seed=seed, key="m"
-    )
+    control = draw_controls("random_layer", chosen, layers, heads, draws=draws, seed=seed, key="m")
     assert len(control.sets) == draws
     want = [sum(x == layer for x, _ in chosen) for layer in range(layers)]
     able = [min(n, heads - n) for n in want]
