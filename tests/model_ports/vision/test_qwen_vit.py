@@ -1,7 +1,13 @@
 """Parts of the Qwen2.5 vision tower against transformers, to 1e-5 in fp32."""
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -106,8 +112,6 @@ def stack(parts, extra_windows=0):
 
 def block_weights(tower, index):
     graphdef, state = nnx.split(tower.port.blocks)
-    import jax
-
     return nnx.merge(graphdef, jax.tree.map(lambda p: p[index], state))
 
 
@@ -202,8 +206,6 @@ def test_padding_by_windows_changes_nothing(tower):
 
 
 def test_program_does_not_grow_with_depth(tower):
-    import jax
-
     def size(depth):
         cfg = dataclasses.replace(tower.cfg, depth=depth)
         graphdef, state = nnx.split(nnx.eval_shape(lambda: QwenVit(cfg, rngs=nnx.Rngs(0))))
@@ -212,3 +214,23 @@ def test_program_does_not_grow_with_depth(tower):
         return sum(1 for _ in str(traced).splitlines())
 
     assert size(2) == size(16)
+
+
+@pytest.mark.multidevice
+def test_sharded_over_data_and_heads_is_the_same():
+    root = Path(__file__).parents[3]
+    out = subprocess.run(
+        [sys.executable, root / "tests/support/sharded_tower.py", "2", "4"],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(root),
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert out.returncode == 0, out.stderr
+    result = json.loads(out.stdout.splitlines()[-1])
+    assert result["error"] < 1e-5
+    assert result["shard"] == [3, 64, 1, 16]

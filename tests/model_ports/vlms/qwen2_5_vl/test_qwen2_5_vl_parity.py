@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -10,7 +11,8 @@ from flax import nnx
 from support.parity import assert_close, textured_image, zeroed_heads
 from support.qwen25 import Pair
 
-from model_ports.nn.attention import Tap
+from model_ports.nn.attention import Tap, Visible
+from model_ports.nn.rope import rope_tables
 from model_ports.prompt import collate, offset
 from vrh_jax.engine.generate import generate
 
@@ -76,6 +78,34 @@ def test_logits_of_a_mixed_batch(pair, samples, side):
         expected = pair.forward(prompt, images).logits[0]
         assert expected.std() > 0.5  # the weights are wide enough to show a mistake
         assert_close(rows(logits[row], prompt, side), expected, 1e-4, f"logits of sample {row}")
+
+
+def test_decoder_layer_with_section_rope(pair, samples):
+    """One layer and its rotary tables on random activations at the positions of a prompt."""
+    prompt = samples[0][0]
+    text = pair.reference.model.language_model
+    positions = prompt.positions[:, None]
+    x = np.random.default_rng(3).normal(0, 1, (1, len(prompt), 96)).astype(np.float32)
+    cos, sin = rope_tables(jnp.asarray(positions), pair.config.decoder.rope, 16)
+    with torch.no_grad():
+        tables = text.rotary_emb(torch.tensor(x), torch.tensor(positions))
+        causal = torch.full((len(prompt),) * 2, -torch.inf).triu(1)[None, None]
+        expected = text.layers[1](
+            torch.tensor(x), attention_mask=causal, position_embeddings=tables
+        )
+    assert_close(cos, tables[0][..., :8], 1e-5, "cos")
+    assert_close(sin, tables[1][..., :8], 1e-5, "sin")
+    graphdef, state = nnx.split(nnx.merge(pair.graphdef, pair.params).decoder.layers)
+    visible = Visible(first=jnp.zeros((), jnp.int32), valid=jnp.ones((1, len(prompt)), bool))
+
+    @jax.jit
+    def layer(state, x):
+        block = nnx.merge(graphdef, jax.tree.map(lambda p: p[1], state))
+        gate = jnp.ones((1, 6))
+        return block(x, cos, sin, visible=visible, cached=None, gate=gate, tap=None)[0]
+
+    got = layer(state, x)
+    assert_close(got, expected, 1e-5, "decoder layer")
 
 
 def test_positions_and_features_matter_to_the_reference(pair, samples):

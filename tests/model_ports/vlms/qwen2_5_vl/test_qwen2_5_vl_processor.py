@@ -3,9 +3,11 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 from PIL import Image
 from support.parity import textured_image
 from support.qwen25 import SPECIAL, TEMPLATE, Pair
@@ -207,9 +209,8 @@ def test_loads_through_the_conversion_path(pair, folder, layout):
 
 
 def _features(model, prompt):
-    from flax import nnx
-
-    return nnx.merge(model.graphdef, model.params).features(collate([prompt]).images)
+    features = jax.jit(lambda params, images: nnx.merge(model.graphdef, params).features(images))
+    return features(model.params, collate([prompt]).images)
 
 
 def test_other_preprocessing_budget_is_read_from_the_checkpoint(folder):
