@@ -2,7 +2,7 @@
 
 import ast
 import functools
-import importlib
+import importlib.util
 import itertools
 import re
 import subprocess
@@ -154,3 +154,13 @@ def test_commands_named_in_the_documents_exist() -> None:
         for line in fenced(document.read_text()):
             for command in re.findall(r"\bvrh ([a-z-]+)", line):
                 assert command in choices, f"{document}: vrh {command}"
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("settings", ROOT / "docs" / "make_settings.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    expected = "\n".join(module.page()) + "\n"
+    assert (ROOT / "docs" / "settings.md").read_text() == expected, "run docs/make_settings.py"
