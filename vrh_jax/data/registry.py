@@ -33,7 +33,7 @@ class Task:
 _MODULES = {
     "jsonl": "vrh_jax.data.jsonl",
     "needle": "vrh_jax.data.needle",
-    "organism": "vrh_jax.data.organism",
+    "organism": "vrh_jax.data.organism_task",
 }
 
 
