@@ -26,16 +26,18 @@ SIDE_FILES = (
     "chat_template.json",
     "chat_template.jinja",
     "conversation_template.json",
-    "LICENSE*",
-    "NOTICE*",
+    "LICENSE",
+    "LICENSE.txt",
+    "LICENSE.md",
+    "NOTICE",
+    "NOTICE.txt",
 )
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def side_files(folder: Path) -> list[Path]:
     """Tokenizer, template, processor and licence files of a checkpoint folder, sorted."""
-    found = {path for pattern in SIDE_FILES for path in folder.glob(pattern) if path.is_file()}
-    return sorted(found)
+    return [folder / name for name in sorted(SIDE_FILES) if (folder / name).is_file()]
 
 
 def is_converted(folder: Path) -> bool:
