@@ -15,7 +15,7 @@ _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _WORDS = {word: n for n, word in enumerate(_UNITS)} | {
     word: 10 * n for n, word in enumerate(_TENS, start=2)
 }
-SPECIAL = re.compile(r"<[|｜][^<>|｜]*[|｜]>|</?s>|<eos>|<end_of_turn>|<pad>")
+SPECIAL = re.compile(r"```(?:\w+(?=\n))?|<[|｜][^<>|｜]*[|｜]>|</?s>|<eos>|<end_of_turn>|<pad>")
 BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}?")
 KEY = re.compile(r"[\"']answer[\"']\s*:\s*[\"']?([^\"'}\n]+)", re.IGNORECASE)
 _CUE = re.compile(

@@ -9,7 +9,7 @@ import numpy as np
 
 from vrh_jax.analysis.results import Cell, Key
 from vrh_jax.data.sample import Sample
-from vrh_jax.report.gallery import Attention, Example, Shown, save_examples, save_image
+from vrh_jax.report.gallery import Example, Recorder, Shown, save_examples, save_image
 
 # (right before, right after) -> how many are shown per model: boxes and needles, questions.
 REGIONS = {(True, False): 3, (True, True): 2, (False, False): 1}
@@ -35,7 +35,7 @@ def make_examples(
     samples: Mapping[str, Sequence[Sample]],
     k: int,
     folder: Path,
-    attention: Mapping[tuple[str, str], Attention] | None = None,
+    attention: Recorder | None = None,
 ) -> list[Example]:
     """Examples of every model and benchmark, their images and the index written to ``folder``.
 
@@ -44,7 +44,7 @@ def make_examples(
         cells, rows: of the masks ``none`` and ``vrh``; rows by sample id.
         samples: benchmark -> its evaluation samples.
         k: number of masked heads.
-        attention: by (model, sample id), where it was recorded.
+        attention: gives the attention map of a shown sample.
     """
     out: list[Example] = []
     for model, benchmark in order:
@@ -68,7 +68,7 @@ def make_examples(
                     k=k,
                     before=_shown(rows[key][sample_id]),
                     after=_shown(rows[after_key][sample_id]),
-                    attention=(attention or {}).get((model, sample_id)),
+                    attention=attention(model, sample, k) if attention else None,
                 )
             )
     save_examples(folder, out)

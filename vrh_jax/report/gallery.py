@@ -9,7 +9,7 @@ import json
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from PIL import Image
 
+from vrh_jax.data.sample import Sample
 from vrh_jax.report.style import BLUE, GREEN, VERMILION
 
 LARGEST = 480  # pixels of a kept image's longer side
@@ -51,6 +52,12 @@ class Attention:
 
     rects: list[list[float]]
     weights: list[float]
+
+
+class Recorder(Protocol):
+    """Gives the attention of a model's k chosen heads on a sample, or None."""
+
+    def __call__(self, model: str, sample: Sample, k: int) -> Attention | None: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from vrh_jax.report import findings
 from vrh_jax.report.accuracy import select, shown_sets
 from vrh_jax.report.examples import make_examples
 from vrh_jax.report.figures import cell_keys, draw, is_boxes
-from vrh_jax.report.gallery import Attention, Example, draw_example, load_examples
+from vrh_jax.report.gallery import Example, Recorder, draw_example, load_examples
 from vrh_jax.report.style import save, set_label
 from vrh_jax.study.layout import Layout
 
@@ -25,7 +25,7 @@ from vrh_jax.study.layout import Layout
 def write_report(
     out_dir: Path,
     samples: Mapping[str, Sequence[Sample]] | None = None,
-    attention: Mapping[tuple[str, str], Attention] | None = None,
+    attention: Recorder | None = None,
 ) -> Path:
     """Draw the figures and write ``report.html``.
 
@@ -33,7 +33,7 @@ def write_report(
         out_dir: folder of a study with ``summary.json``, rows and scores.
         samples: benchmark -> evaluation samples, for the gallery; without them the gallery of
             an earlier report is kept, or there is none.
-        attention: by (model, sample id), cells and weights for the gallery.
+        attention: gives the attention map of a shown sample.
 
     Returns:
         Path of the report.
@@ -80,7 +80,7 @@ def _keep_examples(
     summary: Mapping[str, Any],
     samples: Mapping[str, Sequence[Sample]],
     gallery: Path,
-    attention: Mapping[tuple[str, str], Attention] | None,
+    attention: Recorder | None,
 ) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -143,8 +143,8 @@ def _render(
     return environment.get_template("report.html.j2").render(
         summary=summary,
         k=k,
-        cells=_cells(summary, k),
-        lead=_lead(summary, pairs, k),
+        cells=_cells(summary),
+        lead=_lead(summary, pairs),
         transfers=[findings.transfer(e) for e in pairs],
         findings=findings,
         pictures=pictures,
@@ -153,16 +153,19 @@ def _render(
     )
 
 
-def _lead(summary: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]], k: int) -> list[str]:
+def _lead(summary: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was found, a sentence per benchmark and per pair of models."""
-    own = [e for e in summary["effects"] if _own(e, k)]
-    benchmarks = dict.fromkeys(benchmark for _, benchmark in cell_keys(summary))
-    sentences = [findings.verdict([e for e in own if e["benchmark"] == b], b) for b in benchmarks]
+    own: dict[str, list[Mapping[str, Any]]] = {}
+    for model, benchmark in cell_keys(summary):
+        effects = select(summary["effects"], model=model, benchmark=benchmark)
+        own.setdefault(benchmark, []).extend(filter(None, [_primary(effects)]))
+    sentences = [findings.verdict(effects, b) for b, effects in own.items()]
     return [*sentences, *map(findings.sharing, pairs)]
 
 
-def _own(entry: Mapping[str, Any], k: int) -> bool:
-    return bool(entry["heads"] == "vrh" and entry["k"] == k)
+def _primary(effects: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The own heads at the largest k of one model and benchmark."""
+    return max(select(effects, heads="vrh"), key=lambda e: e["k"], default=None)
 
 
 def _pairs(summary: Mapping[str, Any], k: int) -> list[Mapping[str, Any]]:
@@ -177,7 +180,7 @@ def _pairs(summary: Mapping[str, Any], k: int) -> list[Mapping[str, Any]]:
     return out
 
 
-def _cells(summary: Mapping[str, Any], k: int) -> list[dict[str, Any]]:
+def _cells(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Per model and benchmark: sentences and the rows of its table."""
     sizes = {h["model"]: h["layers"] * h["heads"] for h in summary["heads"]}
     out = []
@@ -186,7 +189,8 @@ def _cells(summary: Mapping[str, Any], k: int) -> list[dict[str, Any]]:
         effects = select(summary["effects"], model=model, benchmark=benchmark)
         noun = "boxes" if is_boxes(entries) else "answers"
         base = select(entries, heads="none")
-        own = next((e for e in effects if _own(e, k)), None)
+        own = _primary(effects)
+        k = own["k"] if own else 0
         sentences = []
         if own:
             after = select(entries, heads="vrh", k=k)
@@ -204,6 +208,7 @@ def _cells(summary: Mapping[str, Any], k: int) -> list[dict[str, Any]]:
                 "benchmark": benchmark,
                 "noun": noun,
                 "base": base[0] if base else None,
+                "k": k,
                 "glance": _glance(own, select(entries, heads="vrh", k=k)),
                 "sentences": sentences,
                 "rows": [_table_row(entries, heads, size) for heads, size in shown_sets(entries)],

@@ -93,7 +93,9 @@ def _work(plan: Plan, layout: Layout, state: State, models: Models, until: Stage
     if until == "report" and distributed.is_main():
         shutil.rmtree(layout.out / "parts", ignore_errors=True)
         say("writing numbers, figures and report")
-        write_results(layout, plan.evaluation)
+        from vrh_jax.study.gallery import recorder  # matplotlib is imported only now
+
+        write_results(layout, plan.evaluation, recorder(plan, models, layout))
         worked = True
     return worked
 

@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model_ports.errors import UserError
 from vrh_jax.data.sample import Sample
@@ -12,6 +12,9 @@ from vrh_jax.engine.store import write_json
 from vrh_jax.study.detection import read_controls
 from vrh_jax.study.layout import Layout
 from vrh_jax.study.state import State, read_state
+
+if TYPE_CHECKING:
+    from vrh_jax.report.gallery import Recorder
 
 PACKAGES = ("vrh-jax", "jax", "jaxlib", "flax", "transformers", "numpy", "xarray", "pyarrow")
 
@@ -70,13 +73,16 @@ def control_pools(layout: Layout, state: State) -> list[dict[str, Any]]:
 
 
 def write_results(
-    layout: Layout, samples: Mapping[str, Sequence[Sample]] | None = None
+    layout: Layout,
+    samples: Mapping[str, Sequence[Sample]] | None = None,
+    attention: "Recorder | None" = None,
 ) -> dict[str, Any]:
     """Write summary.json, then the figures and report.html.
 
     Args:
         samples: benchmark -> evaluated samples, for the report's gallery; without them the
             gallery of an earlier report is kept.
+        attention: gives the attention map of a shown sample.
 
     Raises:
         UserError: the folder holds no finished rows and scores.
@@ -96,7 +102,7 @@ def write_results(
         "wall_s": round(state.wall_s, 1),
     }
     write_json(layout.summary, summary)
-    write_report(layout.out, samples)
+    write_report(layout.out, samples, attention)
     return summary
 
 

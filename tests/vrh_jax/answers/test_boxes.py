@@ -148,6 +148,9 @@ def test_forms(text):
         "[10, 20, 110, 120] <answer>none</answer>",
         f"[10, 20, 110, {'9' * 400}]",
         "no, it's at 10:20, 11:20",
+        "```json\n5\n```",
+        '{"bbox_2d": null}',
+        '{"bbox_2d": [NaN, 1, 2, 3]}',
     ],
 )
 def test_no_box(text):

@@ -151,6 +151,7 @@ def test_pronoun_is_no_option_even_with_many():
         ("13", 13),
         ("three", 3),
         ("**8**", 8),
+        ("```json\n5\n```", 5),
         ("[4]", 4),
         ("twenty-five", 25),
         ("1,024", 1024),
