@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
+from jax.extend.core import jaxprs_in_params
 from support.parity import assert_close, load_params, widen
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
@@ -214,6 +215,29 @@ def test_program_does_not_grow_with_depth(tower):
         return sum(1 for _ in str(traced).splitlines())
 
     assert size(2) == size(16)
+
+
+def largest(jaxpr):
+    """Elements of the largest intermediate array, inner programs included."""
+    sizes = [0]
+    for equation in jaxpr.eqns:
+        sizes += [int(np.prod(v.aval.shape)) for v in equation.outvars]
+        sizes += [largest(inner) for inner in jaxprs_in_params(equation.params)]
+    return max(sizes)
+
+
+def test_large_images_never_hold_patches_by_patches(tower):
+    """128 x 128 patches: the logits of one query block, not of all queries."""
+    patches = 128 * 128
+    shapes = [(1, patches // 16, 16, tower.cfg.patch_dim), (1, patches // 16, 16)]
+    arrays = [
+        jax.ShapeDtypeStruct(shapes[0], np.float32),
+        jax.ShapeDtypeStruct(shapes[1], bool),
+        jax.ShapeDtypeStruct((*shapes[1], 2), np.int32),
+    ]
+    graphdef, state = nnx.split(tower.port)
+    traced = jax.make_jaxpr(lambda p, *a: nnx.merge(graphdef, p)(*a))(state, *arrays)
+    assert largest(traced.jaxpr) == attention.QUERY_BLOCK * tower.cfg.heads * patches
 
 
 @pytest.mark.multidevice
