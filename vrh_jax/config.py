@@ -84,7 +84,7 @@ class EvaluationSettings(Strict):
     benchmark: Name = Field(description="name of a benchmark of this study")
     samples: Positive = Field(description="number of samples")
     draws: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="random draws here; default: controls.draws"
+        None, description="random draws here; default: as controls say"
     )
     ks: tuple[Positive, ...] | None = Field(
         None, description="numbers of masked heads here; default: ks"
@@ -128,6 +128,9 @@ class ControlSettings(Strict):
         description="uniform outside the chosen set; the same number per layer outside it",
     )
     draws: Annotated[int, Field(ge=0)] = Field(5, description="draws per kind and k")
+    draws_at: dict[Positive, Annotated[int, Field(ge=0)]] = Field(
+        {}, description="draws for single numbers of heads, e.g. {20: 19} for the main one"
+    )
     seed: int = Field(0, description="seed of the draws")
 
 
@@ -156,7 +159,7 @@ class BatchSettings(Strict):
     generate: Positive = Field(32, description="samples that answer together")
     score: Positive = Field(16, description="samples scored together")
     bucket: Positive = Field(32, description="prompt lengths are padded to a multiple of this")
-    workers: Positive = Field(2, description="threads that read images ahead")
+    workers: Positive = Field(2, description="threads that read images ahead and, on CPU, answer")
 
 
 class MeshSettings(Strict):
@@ -196,9 +199,7 @@ class StudyConfig(Strict):
         return models
 
     @model_validator(mode="after")
-    def _consistent(self) -> "StudyConfig":
-        if not self.ks:
-            raise ValueError("ks is empty; give at least one number of heads to mask")
+    def _known_names(self) -> "StudyConfig":
         models = [m.name for m in self.models]
         benchmarks = sorted(self.benchmarks)
         _known("detection.benchmark", self.detection.benchmark, benchmarks)
@@ -211,6 +212,15 @@ class StudyConfig(Strict):
                 _known("transfer.pairs", name, models)
             if pair.models[0] == pair.models[1]:
                 raise ValueError(f"transfer.pairs: {pair.models[0]!r} is paired with itself")
+        return self
+
+    @model_validator(mode="after")
+    def _usable_numbers(self) -> "StudyConfig":
+        if not self.ks:
+            raise ValueError("ks is empty; give at least one number of heads to mask")
+        unused = sorted(set(self.controls.draws_at) - set(self.all_sizes))
+        if unused:
+            raise ValueError(f"controls.draws_at: no benchmark masks {unused[0]} heads")
         evaluated = [e.benchmark for e in self.evaluation]
         twice = sorted({n for n in evaluated if evaluated.count(n) > 1})
         if twice:
@@ -222,6 +232,21 @@ class StudyConfig(Strict):
                     f"batch.{part} = {size} does not divide over mesh.data = {self.mesh.data}"
                 )
         return self
+
+    def draws(self, entry: EvaluationSettings, k: int) -> int:
+        """Random draws of each kind for k heads on a benchmark."""
+        if entry.draws is not None:
+            return entry.draws
+        return self.controls.draws_at.get(k, self.controls.draws)
+
+    def sizes(self, entry: EvaluationSettings) -> tuple[int, ...]:
+        """Numbers of heads that are masked on a benchmark."""
+        return entry.ks or self.ks
+
+    @property
+    def all_sizes(self) -> tuple[int, ...]:
+        """Numbers of heads that are masked on any benchmark, ascending."""
+        return tuple(sorted({*self.ks, *(k for e in self.evaluation for k in e.ks or ())}))
 
     @property
     def transfer_benchmarks(self) -> tuple[str, ...]:

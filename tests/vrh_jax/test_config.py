@@ -37,6 +37,7 @@ def parse(**changes):
         ({"transfer": {"pairs": [{"models": ["m", "o"]}], "benchmarks": ["q"]}}, "'q'"),
         ({"mesh": {"data": 3}}, "batch.generate = 32 does not divide over mesh.data = 3"),
         ({"evaluation": [{"benchmark": "b", "samples": 1}] * 2}, "lists benchmark 'b' twice"),
+        ({"controls": {"draws_at": {7: 3}}}, "draws_at: no benchmark masks 7 heads"),
         ({"models": [{"name": "../m", "source": "x"}]}, r"models.0.name"),
     ],
 )
@@ -94,3 +95,15 @@ def test_files(tmp_path: Path):
     path.write_text("name: [\n")
     with pytest.raises(UserError, match="cannot be read as YAML"):
         load_config(path)
+
+
+def test_draws_per_size():
+    config = parse(
+        controls={"draws": 2, "draws_at": {10: 9}},
+        evaluation=[{"benchmark": "b", "samples": 4}, {"benchmark": "q", "samples": 4, "draws": 1,
+                                                       "ks": [3]}],
+    )  # fmt: skip
+    first, second = config.evaluation
+    assert [config.draws(first, k) for k in config.sizes(first)] == [2, 9, 2]
+    assert [config.draws(second, k) for k in config.sizes(second)] == [1]
+    assert config.all_sizes == (3, 5, 10, 20)

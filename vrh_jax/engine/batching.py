@@ -85,15 +85,19 @@ def blocks(tasks: Sequence[Task], size: int) -> list[list[Task]]:
 
 
 def prefetch(items: Iterable[X], work: Callable[[X], Y], workers: int) -> Iterator[Y]:
-    """``map(work, items)`` in order, computed ahead on threads (two blocks per worker)."""
+    """``map(work, items)`` in order, computed ahead on threads (up to two items per worker)."""
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Future[Y]] = deque()
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > 2 * workers:
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def rounded(size: int) -> int:

@@ -34,6 +34,15 @@ class Session:
     batch: BatchSettings
     mesh: Mesh | None = None
 
+    @property
+    def threads(self) -> int:
+        """Masks that are answered at once: programs of small models leave CPU cores idle.
+
+        One with a mesh: collectives of two programs must not meet in different orders.
+        """
+        on_cpu = self.mesh is None and jax.default_backend() == "cpu"
+        return self.batch.workers if on_cpu else 1
+
     def embed(self, prompts: Sequence[Prompt]) -> Embedded:
         """Input of a block (at most ``batch.generate`` prompts) on the devices.
 

@@ -8,7 +8,7 @@ from functools import partial
 from vrh_jax.engine import distributed
 from vrh_jax.engine.batching import Ready, Task, blocks, prefetch
 from vrh_jax.engine.runner import Progress, Stop
-from vrh_jax.engine.session import Session
+from vrh_jax.engine.session import Answer, Session
 from vrh_jax.engine.store import Parts, Row
 from vrh_jax.heads.masks import head_mask
 from vrh_jax.study.detection import prepare_all
@@ -78,20 +78,22 @@ def _answer_masks(
     model, main = session.model, distributed.is_main()
     usable = [r for r in block if r.prompt is not None]
     embedded = session.embed([r.prompt for r in usable if r.prompt is not None]) if usable else None
+
+    def answers(mask: MaskSpec) -> dict[str, Answer]:
+        if embedded is None:
+            return {}
+        array = head_mask(mask.removed, model.decoder.layers, model.decoder.heads)
+        found = session.answer(embedded, len(usable), usable[0].task.prompt.max_new, array)
+        return {r.sample.id: a for r, a in zip(usable, found, strict=True)}
+
     rows: list[Row] = []
     saved = time.monotonic()
     try:
-        for mask in masks:
+        pairs = zip(masks, prefetch(masks, answers, session.threads), strict=True)
+        for mask, found in pairs:
             stop.check(distributed.any_process)
-            answers = {}
-            if embedded is not None:
-                array = head_mask(mask.removed, model.decoder.layers, model.decoder.heads)
-                limit = usable[0].task.prompt.max_new
-                found = session.answer(embedded, len(usable), limit, array)
-                answers = {r.sample.id: a for r, a in zip(usable, found, strict=True)}
             rows += [
-                make_row(model, benchmark, mask, r, answers.get(r.sample.id), settings)
-                for r in block
+                make_row(model, benchmark, mask, r, found.get(r.sample.id), settings) for r in block
             ]
             progress.add(len(block))
             if main and time.monotonic() - saved > SAVE_EVERY:

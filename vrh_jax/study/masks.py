@@ -41,18 +41,20 @@ def controls_for(
     config: StudyConfig, model: str, ranking: Sequence[Head], shape: tuple[int, int]
 ) -> dict[int, list[Control]]:
     """k -> controls of the chosen heads, with as many draws as any benchmark asks for."""
-    draws = max([config.controls.draws, *(e.draws or 0 for e in config.evaluation)])
     layers, n_heads = shape
-    ks = sorted({*config.ks, *(k for e in config.evaluation for k in e.ks or ())})
+    draws = {
+        k: max((config.draws(e, k) for e in config.evaluation if k in config.sizes(e)), default=0)
+        for k in config.all_sizes
+    }
     return {
         k: [
             draw_controls(
                 kind, top(list(ranking), k), layers, n_heads,
-                draws=draws, seed=config.controls.seed, key=model,
+                draws=draws[k], seed=config.controls.seed, key=model,
             )
             for kind in config.controls.kinds
         ]
-        for k in ks
+        for k in config.all_sizes
     }  # fmt: skip
 
 
@@ -64,7 +66,6 @@ def masks_for(
     controls: Mapping[int, Sequence[Control]],
 ) -> list[MaskSpec]:
     """All masks of a model on a benchmark: none, chosen, random draws, other models' heads."""
-    draws = config.controls.draws if entry.draws is None else entry.draws
     others = [
         other
         for pair in config.transfer.pairs
@@ -72,10 +73,10 @@ def masks_for(
         if target == model and entry.benchmark in config.transfer_benchmarks
     ]
     out = [BASELINE]
-    for k in entry.ks or config.ks:
+    for k in config.sizes(entry):
         out.append(MaskSpec("vrh", k, 0, top(list(rankings[model]), k)))
         out += [MaskSpec(f"transfer:{o}", k, 0, top(list(rankings[o]), k)) for o in others]
         for control in controls[k]:
-            chosen = enumerate(control.sets[:draws])
+            chosen = enumerate(control.sets[: config.draws(entry, k)])
             out += [MaskSpec(control.kind, k, draw, heads) for draw, heads in chosen]
     return out

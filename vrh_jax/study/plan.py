@@ -39,10 +39,10 @@ class Plan:
         """Number of masks of a model on a benchmark, the empty one included."""
         config = self.config
         entry = next(e for e in config.evaluation if e.benchmark == benchmark)
-        draws = config.controls.draws if entry.draws is None else entry.draws
         others = sum(model in pair.models for pair in config.transfer.pairs)
         others *= benchmark in config.transfer_benchmarks
-        return 1 + len(entry.ks or config.ks) * (1 + others + draws * len(config.controls.kinds))
+        kinds = len(config.controls.kinds)
+        return 1 + sum(1 + others + kinds * config.draws(entry, k) for k in config.sizes(entry))
 
     def describe(self) -> dict[str, Any]:
         """The plan as plain values, for ``vrh plan``."""
@@ -117,7 +117,7 @@ def make_plan(config: StudyConfig, source: Source) -> Plan:
 def _check_ks(config: StudyConfig, infos: dict[str, ModelInfo]) -> None:
     for name, info in infos.items():
         layers, heads = info.shape
-        for k in sorted({*config.ks, *(k for e in config.evaluation for k in e.ks or ())}):
+        for k in config.all_sizes:
             if k > layers * heads:
                 raise UserError(
                     f"ks: {k} heads cannot be masked in model {name!r}, which has {layers} layers "
