@@ -111,7 +111,8 @@ def textured_image(width: int, height: int, seed: int) -> Image.Image:
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     waves = [
-        127 + 90 * np.sin(x * rng.uniform(0.02, 0.4) + y * rng.uniform(0.02, 0.4) + rng.uniform(0, 6))
+        127
+        + 90 * np.sin(x * rng.uniform(0.02, 0.4) + y * rng.uniform(0.02, 0.4) + rng.uniform(0, 6))
         for _ in range(3)
     ]
     noise = rng.normal(0, 30, (height, width, 3))
