@@ -45,7 +45,7 @@ def head_map(means: np.ndarray, ks: tuple[int, ...], label: str) -> Figure:
     for k, mark in zip(ks, marks, strict=False):
         new = [h for h in top_heads(means, k) if h not in done]
         done.update(new)
-        size = float(np.clip(110 / max(layers, n_heads), 2.5, 8))
+        size = float(np.clip(150 / max(layers, n_heads), 3.0, 8))
         axes.plot(
             [h for _, h in new], [layer for layer, _ in new], mark, markersize=size,
             markerfacecolor="none", markeredgecolor=MARK, markeredgewidth=1.3, linestyle="none",
