@@ -84,7 +84,7 @@ def run_convert(args: argparse.Namespace) -> int:
     """``convert``: plan, then write."""
     from model_ports.convert.plan import parse_dtype, plan_folder
     from model_ports.convert.save import save
-    from model_ports.convert.source import is_converted, resolve
+    from model_ports.convert.source import is_converted, resolve, side_files
 
     if args.out is None and not args.dry_run:
         raise UserError("give the folder to make: convert SOURCE OUT (or --dry-run)")
@@ -95,6 +95,8 @@ def run_convert(args: argparse.Namespace) -> int:
             f"{folder} is a converted checkpoint already; load it as it is, or export it first"
         )
     plan = plan_folder(folder, dtype=args.dtype)
+    if not any(path.name.startswith("tokenizer") for path in side_files(folder)):
+        print(f"note: {folder} has no tokenizer, which loading needs", file=sys.stderr)
     if args.dry_run:
         _print(args, plan.summary(), plan.describe())
         return 0

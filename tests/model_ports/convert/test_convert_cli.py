@@ -75,6 +75,10 @@ def test_dry_run_writes_nothing(tmp_path, source, capsys):
     assert len(plan["parameters"]) == 12
     assert {p["dtype"] for p in plan["parameters"]} == {"float32"}
     assert sorted(tmp_path.rglob("*")) == before
+    (source / "tokenizer.json").unlink()
+    (source / "tokenizer_config.json").unlink()
+    assert cli.main([str(source), "--dry-run"]) == 0
+    assert "no tokenizer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

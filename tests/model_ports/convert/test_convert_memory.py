@@ -53,7 +53,7 @@ def test_memory_is_bounded(tmp_path):
     """300 MB in three files; a stacked parameter is far larger than any source tensor."""
     config = llama_config(
         hidden_size=512, intermediate_size=2048, num_attention_heads=8, num_key_value_heads=2,
-        num_hidden_layers=32, vocab_size=16001,
+        num_hidden_layers=36, vocab_size=16001,
     )  # fmt: skip
     write_big(tmp_path / "source", config, shard_bytes=120 * MIB)
     assert len(list((tmp_path / "source").glob("*.safetensors"))) == 3
