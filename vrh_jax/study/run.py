@@ -60,7 +60,7 @@ def run_study(
     with only_run(layout.out) if main else contextlib.nullcontext():
         state = open_state(config, layout)
         if distributed.agree(layout.finished):
-            return Outcome(layout.out, worked=False, summary=read_summary(layout))
+            return Outcome(layout.out, False, read_summary(layout) if main else None)
         plan = make_plan(config, source)
         if main:
             _clean(layout.out)
