@@ -105,14 +105,15 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
-        _refuse_foreign(path, start)
         length = int.from_bytes(start, "little")
+        text = file.read(length) if length <= _MAX_HEADER else b""
+        if not text.startswith(b"{"):
+            _refuse_foreign(path, start)
         if length > _MAX_HEADER or size < 8 + length:
             raise UserError(
                 f"{path} is truncated or no safetensors file: it has {size} bytes, its header "
                 f"alone would need {8 + length}. {AGAIN}"
             )
-        text = file.read(length)
     try:
         header = json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -127,7 +128,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _refuse_foreign(path: Path, start: bytes) -> None:
-    """Name files that only pretend to be safetensors."""
+    """Name files that only pretend to be safetensors. A good header's length may look alike."""
     if start.startswith(b"version "):
         raise UserError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull`")
     if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04"):

@@ -195,6 +195,14 @@ def test_damaged_header(tmp_path):
     refused(tmp_path, path.name, "truncated")
 
 
+@pytest.mark.parametrize("length", [0x0280, 0x0480, 0x4B50, 0x3C20, 0x013C, 0x0A3C])
+def test_header_lengths_that_look_like_other_formats(tmp_path, length):
+    """0x0280 starts like a pickle, 0x4B50 like a zip, 0x3C like a web page."""
+    text = json.dumps({"a": entry([1], 0, 4)}).encode()
+    raw_file(tmp_path / "model.safetensors", text + b" " * (length - len(text)), b"0" * 4)
+    assert read_headers(tmp_path).tensors["a"].shape == (1,)
+
+
 def test_things_that_are_no_safetensors(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
