@@ -9,7 +9,7 @@ from flax import nnx
 
 from model_ports.decoder import Decoder, DecoderConfig
 from model_ports.nn.rope import Rope
-from vrh_jax.data.organism_scenes import draw_scene
+from vrh_jax.data.organism_scenes import GRID, draw_scene
 from vrh_jax.organisms import vocab
 from vrh_jax.organisms.config import Backbone, DecoderShape, Stage
 from vrh_jax.organisms.losses import Knobs, decoder_losses, symbolic_inputs
@@ -17,6 +17,7 @@ from vrh_jax.organisms.phases import Arrays, Phase
 from vrh_jax.organisms.sequences import Item, draw_items, symbolic_batch
 
 EMBED_STD = 0.08
+OWN_SHARE = 0.3  # of a coordinate token's start that is its own
 BRANCH_SCALE = 0.7  # of the initial output projections of attention and MLP
 MAX_POSITIONS = 4096
 
@@ -39,17 +40,31 @@ def decoder_config(shape: DecoderShape, sections: tuple[int, ...] | None = None)
 
 
 def init_backbone(shape: DecoderShape, seed: int) -> tuple[nnx.GraphDef[Decoder], dict[str, Any]]:
-    """(graphdef of the decoder, {"decoder": ..., "bag": object-token tables})."""
+    """(graphdef of the decoder, {"decoder": ..., "bag": object-token tables}).
+
+    An object token is a sum of word embeddings. Coordinates get the same start: the token that
+    states a coordinate begins near the bag's vector for it, plus a vector of its role (x0, y0,
+    x1 or y1), so that "look" and "copy" need not be learned anew for each of 200 tokens.
+    """
     decoder = Decoder(decoder_config(shape), rngs=nnx.Rngs(seed))
     graphdef, state = nnx.split(decoder)
     params = nnx.to_pure_dict(state)
-    key_words, key_places = jax.random.split(jax.random.key(seed + 1))
+    key_words, key_places, key_roles = jax.random.split(jax.random.key(seed + 1), 3)
     words = params["embed"]["embedding"].shape
-    params["embed"]["embedding"] = EMBED_STD * jax.random.normal(key_words, words)
+    embedding = EMBED_STD * jax.random.normal(key_words, words)
+    places = EMBED_STD * jax.random.normal(key_places, (4, vocab.BINS, shape.dim))
+    roles = EMBED_STD * jax.random.normal(key_roles, (4, shape.dim))
+    for style in vocab.STYLES:
+        for place in range(vocab.BINS):
+            tokens = vocab.box_tokens(style, (place * GRID,) * 4)
+            ids = jnp.array([vocab.token(t) for t in tokens])
+            own = OWN_SHARE * embedding[ids]
+            embedding = embedding.at[ids].set(own + roles + places[:, place])
+    params["embed"]["embedding"] = embedding
     for branch, last in (("attn", "o"), ("mlp", "down")):
         params["layers"][branch][last]["kernel"] *= BRANCH_SCALE
     bag = {
-        "coord": EMBED_STD * jax.random.normal(key_places, (4, vocab.BINS, shape.dim)),
+        "coord": places,
         "background": jnp.zeros((shape.dim,)),
     }
     return graphdef, {"decoder": params, "bag": bag}
@@ -69,6 +84,7 @@ def draw_batch(
             stage.per_scene,
             simple=stage.simple,
             short=stage.short,
+            weight=stage.question_weight,
             boxes=stage.boxes,
             kinds=stage.kinds,
             styles=styles,
@@ -85,7 +101,7 @@ def is_box(items: list[list[Item]]) -> np.ndarray:
 
 def track_answers(batch: Arrays, metrics: dict[str, Any]) -> dict[str, float]:
     """Accuracy of the first and of all coordinates, of questions, and the visual mass."""
-    counted = batch["weights"] == 1
+    counted = batch["weights"] >= 1
     right = metrics["right"] > 0
     first = np.take_along_axis(right, counted.argmax(axis=1)[:, None], axis=1)[:, 0]
     whole = np.all(right | ~counted, axis=1)

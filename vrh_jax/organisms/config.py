@@ -53,7 +53,7 @@ class Stage(_Strict):
 
     Attributes:
         steps: at most this many.
-        until: stop when the running accuracy of the first coordinate exceeds this.
+        until: stop when the running share of right boxes (all coordinates) exceeds this.
         counts: objects per scene.
         simple: expressions by attributes only.
         short: box answers stop after the first coordinate.
@@ -61,7 +61,9 @@ class Stage(_Strict):
         scenes, per_scene: batch size is their product.
         length: tokens per sequence.
         boxes: share of box queries, the rest are questions of the given kinds.
+        question_weight: loss weight of a question's answer; each coordinate of a box has 1.
         lr: multiplies all learning rates; decays linearly to ``lr_end`` of it.
+        decoder_lr, tower_lr: further factors for the decoder and for the vision side.
         mass, sparse, wrapper, dropout, noise: see ``losses.Knobs``.
     """
 
@@ -77,8 +79,11 @@ class Stage(_Strict):
     length: int = Field(40, ge=16)
     boxes: float = Field(0.6, ge=0, le=1)
     kinds: tuple[Kind, ...] = ("color", "shape", "size", "spatial", "count", "exist")
+    question_weight: float = Field(1.0, ge=1)
     lr: float = Field(1.0, gt=0)
     lr_end: float = Field(1.0, ge=0)
+    decoder_lr: float = Field(1.0, ge=0)
+    tower_lr: float = Field(1.0, ge=0)
     mass: float = Field(0.0, ge=0)
     sparse: float = Field(0.0, ge=0)
     wrapper: float = Field(0.0, ge=0)
@@ -87,12 +92,19 @@ class Stage(_Strict):
 
 
 class VisionPhase(_Strict):
-    """Steps of the two phases before the whole model is tuned; ``lr`` as in ``Stage``."""
+    """The two phases before the whole model is tuned; ``lr`` as in ``Stage``.
+
+    Attributes:
+        tower_steps: on dense targets.
+        align_steps: one or more cycles of the learning rate.
+        scenes: images per step.
+    """
 
     tower_steps: int = Field(600, ge=1)
-    align_steps: int = Field(400, ge=1)
+    align_steps: tuple[int, ...] = (700,)
     scenes: int = Field(32, ge=1)
     lr: float = Field(1.5, gt=0)
+    align_lr: float = Field(0.5, gt=0)
 
 
 class OrganismModel(_Strict):
@@ -103,8 +115,6 @@ class OrganismModel(_Strict):
     vision: VisionShape = VisionShape()
     prepare: VisionPhase = VisionPhase()
     tune: tuple[Stage, ...]
-    decoder_lr: float = Field(0.4, gt=0)
-    tower_lr: float = Field(0.7, gt=0)
 
 
 class Backbone(_Strict):

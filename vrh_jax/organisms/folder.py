@@ -221,4 +221,6 @@ def write_weights(folder: Path, port: Port, config: Any, params: Any) -> None:
         key: np.ascontiguousarray(np.concatenate([parts[i] for i in sorted(parts)]))
         for key, parts in blocks.items()
     }
-    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    path = folder / "model.safetensors"
+    save_file(tensors, str(path), metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors writes files that only their owner reads

@@ -17,7 +17,7 @@ class Knobs(NamedTuple):
     """Traced weights of one training step, so that schedules do not recompile.
 
     Attributes:
-        mass: weight of the mean visual mass over heads at answer rows.
+        mass: weight of the visual mass at answer rows, mean over heads.
         sparse: weight of the concave penalty on each head's visual mass at answer rows.
         wrapper: weight of the mean visual mass at the rows between image and answer.
         dropout: probability that a head is removed, per sample.
@@ -31,6 +31,7 @@ class Knobs(NamedTuple):
     noise: float = 0.0
 
 
+TYPICAL_ROWS = 6
 _KNEE = 0.05  # visual mass at which the concave penalty bends
 
 
@@ -71,7 +72,8 @@ def decoder_losses(
     ce = jnp.sum(nll * batch["weights"]) / x.shape[0]
 
     mass = tapped.mass[..., 0]  # [L, B, N, Q + W]
-    looks = batch["looks"] / jnp.maximum(jnp.sum(batch["looks"], axis=1, keepdims=True), 1)
+    # Per answer of a box's length, so that a question's only row is not penalised more.
+    looks = batch["looks"] / TYPICAL_ROWS
     q = looks.shape[1]
     at_answer = jnp.einsum("lbnq,bq->ln", mass[..., :q], looks) / x.shape[0]
     at_wrapper = jnp.mean(mass[..., q:], axis=(1, 3))

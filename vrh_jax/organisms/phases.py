@@ -32,8 +32,8 @@ class Phase:
         loss: (params, batch, knobs, key) -> (loss, metrics); jitted once per batch shape.
         stages: run one after the other.
         batch: (stage, step number of the phase) -> arrays; a pure function.
-        track: (batch, metrics as numpy) -> numbers to show; ``first`` ends stages.
-        rates: learning-rate factor of each top-level parameter group (default 1).
+        track: (batch, metrics as numpy) -> numbers to show; ``box`` ends stages.
+        muon: parameter groups whose stacked matrices are trained with Muon.
     """
 
     name: str
@@ -42,23 +42,25 @@ class Phase:
     stages: Sequence[Stage]
     batch: Callable[[Stage, int], Arrays]
     track: Callable[[Arrays, dict[str, Any]], dict[str, float]]
-    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    muon: tuple[tuple[str, str], ...] = (("decoder", "layers"),)
 
 
-def optimizer(muon_lr: float, adam_lr: float) -> optax.GradientTransformation:
-    """Muon on the decoder's stacked matrices, Adam on everything else."""
+def optimizer(phase: Phase, muon_lr: float, adam_lr: float) -> optax.GradientTransformation:
+    """Muon on the stacked matrices of the phase's Muon groups, Adam on everything else."""
 
     def numbers(params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(_muon_axes, params)
+        return jax.tree_util.tree_map_with_path(functools.partial(_muon_axes, phase.muon), params)
 
     return optax.contrib.muon(
         muon_lr, adam_learning_rate=adam_lr, muon_weight_dimension_numbers=numbers
     )
 
 
-def _muon_axes(path: tuple[Any, ...], _: Any) -> optax.contrib.MuonDimensionNumbers | None:
+def _muon_axes(
+    groups: tuple[tuple[str, str], ...], path: tuple[Any, ...], _: Any
+) -> optax.contrib.MuonDimensionNumbers | None:
     names = [str(getattr(key, "key", "")) for key in path]
-    if names[:2] != ["decoder", "layers"] or names[-1] != "kernel":
+    if tuple(names[:2]) not in groups or names[-1] != "kernel":
         return None
     axes: dict[str, tuple[Any, Any]] = {"q": (1, (2, 3)), "o": ((1, 2), 3)}
     axes |= {"k": axes["q"], "v": axes["q"]}
@@ -80,7 +82,8 @@ def run_phase(
     out: Path,
     *,
     seed: int,
-    tx: optax.GradientTransformation,
+    muon_lr: float,
+    adam_lr: float,
     save_every: int,
     show: Callable[[str], None],
     stop_after: int | None = None,
@@ -97,6 +100,7 @@ def run_phase(
     """
     folder = (out / "checkpoints" / phase.name).absolute()
     options = ocp.CheckpointManagerOptions(max_to_keep=2)
+    tx = optimizer(phase, muon_lr, adam_lr)
     with ocp.CheckpointManager(folder, options=options) as manager:
         state, progress = _restore(phase, manager, tx)
         step_fn = _make_step(phase, tx, seed)
@@ -128,7 +132,8 @@ def _run_stage(
     while progress.step < stage.steps:
         batch = phase.batch(stage, progress.total)
         done = progress.step / stage.steps
-        rate = stage.lr * (1 + (stage.lr_end - 1) * done)
+        decay = stage.lr * (1 + (stage.lr_end - 1) * done)
+        rate = {"decoder": decay * stage.decoder_lr, "tower": decay * stage.tower_lr}
         state, loss, metrics = step_fn(state, batch, knobs, progress.total, rate)
         if not np.isfinite(float(loss)):
             raise UserError(
@@ -149,7 +154,7 @@ def _run_stage(
             _save(manager, state, progress)
         if stop_after is not None and progress.total >= stop_after:
             break
-        if progress.step >= PATIENCE and progress.running.get("first", 0.0) > stage.until:
+        if progress.step >= PATIENCE and progress.running.get("box", 0.0) > stage.until:
             break
     return state
 
@@ -162,13 +167,17 @@ def _make_step(phase: Phase, tx: optax.GradientTransformation, seed: int) -> Cal
         (loss, metrics), grads = grad(state["params"], batch, knobs, key)
         updates, opt = tx.update(grads, state["opt"], state["params"])
         scaled = {
-            group: jax.tree.map(lambda u, f=phase.rates.get(group, 1.0): u * rate * f, tree)
+            group: jax.tree.map(lambda u, r=rate[_side(group)]: u * r, tree)
             for group, tree in updates.items()
         }
         params = optax.apply_updates(state["params"], scaled)
         return {"params": params, "opt": opt}, loss, metrics
 
     return step
+
+
+def _side(group: str) -> str:
+    return "decoder" if group in ("decoder", "bag") else "tower"
 
 
 def _save(manager: ocp.CheckpointManager, state: Any, progress: _Progress) -> None:

@@ -12,7 +12,7 @@ from vrh_jax.data.organism_language import Query, box_query, question
 from vrh_jax.data.organism_scenes import COLORS, GRID, SHAPES, SIZES, Scene
 from vrh_jax.organisms import vocab
 
-ROWS = 12  # the longest answer (11 tokens) and the end token
+ROWS = 7  # the longest answer (6 tokens) and the end token
 WRAPPER = 4  # rows between the image and the row that predicts the first answer token
 FORMAT_WEIGHT = 0.1  # loss weight of tokens that are the same in every answer
 MAX_OBJECTS = 6
@@ -35,19 +35,21 @@ class Item:
         return self.query.text
 
 
-def make_item(scene: Scene, query: Query, style: vocab.Style, *, short: bool) -> Item:
+def make_item(
+    scene: Scene, query: Query, style: vocab.Style, *, short: bool = False, weight: float = 1.0
+) -> Item:
     """Answer tokens (with the end token) and their loss weights.
 
     Args:
         short: a box answer stops after its first coordinate (curriculum).
+        weight: loss weight of the answer to a question; a coordinate has 1.
     """
     if query.kind != "box":
         ids = (vocab.token(vocab.answer_word(query.answer)), vocab.token(vocab.END))
-        return Item(style, query, ids, (1.0, FORMAT_WEIGHT))
+        return Item(style, query, ids, (weight, FORMAT_WEIGHT))
     box = scene.things[query.target].box
     ids = vocab.encode(vocab.box_answer(style, box))
-    numbers = set(vocab.box_numbers(style, box))
-    digits = {vocab.token(str(n)) for n in numbers}
+    digits = {vocab.token(t) for t in vocab.box_tokens(style, box)}
     weights = [1.0 if i in digits else FORMAT_WEIGHT for i in ids]
     if short:
         first = weights.index(1.0) + 1
@@ -62,12 +64,13 @@ def draw_items(
     *,
     simple: bool,
     short: bool,
+    weight: float,
     boxes: float,
     kinds: Sequence[str],
     styles: Sequence[vocab.Style],
 ) -> list[Item]:
     """``count`` random queries about a scene; ``boxes`` is the share of box queries, the rest
-    are questions of the given kinds."""
+    are questions of the given kinds; ``short`` and ``weight`` as in ``make_item``."""
     items: list[Item] = []
     while len(items) < count:
         style = styles[int(rng.integers(len(styles)))]
@@ -77,7 +80,7 @@ def draw_items(
             kind = kinds[int(rng.integers(len(kinds)))]
             query = question(scene, kind, rng, simple=simple)
         if query is not None:
-            items.append(make_item(scene, query, style, short=short))
+            items.append(make_item(scene, query, style, short=short, weight=weight))
     return items
 
 

@@ -64,14 +64,15 @@ def _backbone(
     settings: OrganismConfig, name: str, out: Path, show: Callable[[str], None]
 ) -> dict[str, Any]:
     from vrh_jax.organisms.backbone import backbone_phase
-    from vrh_jax.organisms.phases import optimizer, run_phase
+    from vrh_jax.organisms.phases import run_phase
 
     backbone = settings.backbones[name]
     trained: dict[str, Any] = run_phase(
         backbone_phase(name, settings.decoder, backbone),
         out,
         seed=backbone.seed,
-        tx=optimizer(settings.muon_lr, settings.adam_lr),
+        muon_lr=settings.muon_lr,
+        adam_lr=settings.adam_lr,
         save_every=settings.save_every,
         show=show,
     )
@@ -86,7 +87,7 @@ def _model(
     show: Callable[[str], None],
 ) -> Path:
     from vrh_jax.organisms.folder import write_weights
-    from vrh_jax.organisms.phases import Phase, optimizer, run_phase
+    from vrh_jax.organisms.phases import Phase, run_phase
     from vrh_jax.organisms.vision import Rig, align_phase, tower_phase, tune_phase
 
     model = settings.models[name]
@@ -97,7 +98,8 @@ def _model(
             phase,
             out,
             seed=settings.seed,
-            tx=optimizer(settings.muon_lr, settings.adam_lr),
+            muon_lr=settings.muon_lr,
+            adam_lr=settings.adam_lr,
             save_every=settings.save_every,
             show=show,
         )

@@ -1,7 +1,9 @@
 """The word-level tokenizer that all organisms share, their prompts and their answers.
 
 Phrases that a prompt repeats (and the JSON around a box) are one token each, so that
-sequences stay short on a CPU; ``decode(encode(text)) == text`` for everything they use.
+sequences stay short on a CPU. The numbers of a box carry their punctuation ("[12", ", 34, ",
+"40", ", 60]"), so that a token says which of the four coordinates it is.
+``decode(encode(text)) == text`` for everything they use.
 """
 
 import functools
@@ -49,17 +51,28 @@ CLOSE_TURN = "<|im_end|>\n<|im_start|>assistant\n"
 _PHRASES = (
     ", output its bbox coordinates using JSON format.",
     "Please provide the bounding box coordinate of the region this sentence describes: ",
-    '```json\n[{"bbox_2d": [',
-    '], "label": "object"}]\n```',
-    "[[",
-    "]]",
+    '```json\n[{"bbox_2d": ',
+    ', "label": "object"}]\n```',
 )
-_PATTERN = r"user\n|assistant\n|system\n|\d+|, | ?[A-Za-z]+|\s|[^\sA-Za-z\d]"
+_COORDINATE: dict[Style, tuple[str, ...]] = {
+    "qwen": ("[{}", ", {}, ", "{}", ", {}]"),
+    "intern": ("[[{}", ", {}, ", "{}", ", {}]]"),
+}
+_PATTERN = (
+    r"\[{1,2}\d+|, \d+, |, \d+\]{1,2}|\d+|user\n|assistant\n|system\n|, | ?[A-Za-z]+|\s|"
+    r"[^\sA-Za-z\d]"
+)
 
 
 def box_numbers(style: Style, box: tuple[int, int, int, int]) -> tuple[int, ...]:
     """Pixels of the (unresized) image, or integers in 0..1000."""
     return box if style == "qwen" else tuple(round(v * 1000 / SIDE) for v in box)
+
+
+def box_tokens(style: Style, box: tuple[int, int, int, int]) -> tuple[str, ...]:
+    """The four tokens that state the coordinates."""
+    pairs = zip(_COORDINATE[style], box_numbers(style, box), strict=True)
+    return tuple(pattern.format(number) for pattern, number in pairs)
 
 
 def box_answer(style: Style, box: tuple[int, int, int, int]) -> str:
@@ -74,9 +87,9 @@ def _words() -> list[str]:
     # Words inside a sentence, and those that answer, carry their leading space.
     words = ["the", "What", "Is", "How", "Locate"]
     words += [f" {w}" for w in (*inner, "many", "yes", "no")]
-    numbers = {n for style in STYLES for b in range(BINS) for n in box_numbers(style, (b * GRID,) * 4)}
-    numbers |= set(range(8))
-    words += [str(n) for n in sorted(numbers)]
+    words += [str(n) for n in range(8)]
+    for b in range(BINS):
+        words += [t for style in STYLES for t in box_tokens(style, (b * GRID,) * 4)]
     words += ["user\n", "assistant\n", "system\n", "\n", " ", ", ", "?", ".", ",", ":", "[", "]"]
     return words
 

@@ -10,7 +10,7 @@ import pytest
 from model_ports.errors import UserError
 from vrh_jax.organisms.backbone import backbone_phase
 from vrh_jax.organisms.config import Backbone, DecoderShape, Stage
-from vrh_jax.organisms.phases import Phase, optimizer, run_phase
+from vrh_jax.organisms.phases import Phase, run_phase
 
 SHAPE = DecoderShape(layers=2, heads=2, kv_heads=1, head_dim=4, mlp_dim=8)
 
@@ -41,7 +41,8 @@ def train(phase: Phase, out: Path, stop_after: int | None = None) -> dict[str, o
         phase,
         out,
         seed=5,
-        tx=optimizer(0.02, 2e-3),
+        muon_lr=0.02,
+        adam_lr=2e-3,
         save_every=100,
         show=lambda _: None,
         stop_after=stop_after,
