@@ -46,11 +46,10 @@ class Entry:
 def parse_size(text: str) -> int:
     """Bytes of ``5GB``, ``500MB``, ``1GiB`` or a plain number."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if not match or match[2].upper() not in _UNITS:
-        raise UserError(f"size {text!r} is not understood; write for instance 5GB or 500MB")
-    size = int(float(match[1]) * _UNITS[match[2].upper()])
+    known = match is not None and match[2].upper() in _UNITS
+    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match and known else 0
     if size < 1:
-        raise UserError(f"size {text!r} is less than one byte")
+        raise UserError(f"size {text!r} is not understood; write for instance 5GB or 500MB")
     return size
 
 

@@ -46,6 +46,7 @@ from model_ports.errors import UserError
 PROGRESS = "progress.json"
 _REPLACED = ".replaced"
 _HASH_BYTES = 32 << 20
+_IN_FLIGHT = 64 << 20  # bytes of chunks that are being written while the next is prepared
 
 # Parameter path -> {tensor name: SHA-256 of what was stored, or None if not cast}.
 Done = dict[str, dict[str, str | None]]
@@ -239,6 +240,8 @@ def write_target(
     store = create_array(params, target.path, target.shape, target.dtype, chunk)
     whole = np.empty(target.shape, target.dtype) if chunk == target.shape else None
     stored: dict[str, str | None] = {}
+    pending: list[Any] = []
+    waiting = 0
     for piece in target.pieces:
         lead = () if piece.layer is None else (slice(piece.layer, piece.layer + 1),)
         block = piece.read_block()
@@ -249,17 +252,29 @@ def write_target(
             continue
         for index in chunk_slices(piece.shape, chunk[len(lead) :]):
             part = np.ascontiguousarray(cast(values[index], target.dtype, piece.info.name))
-            _write(store, (*lead, *index), part[None] if lead else part)
+            pending.append(_write(store, (*lead, *index), part[None] if lead else part))
+            waiting += part.nbytes
+            if waiting > _IN_FLIGHT:
+                _wait(pending)
+                waiting = 0
             progress.add(0, part.nbytes)
     if whole is not None:
-        _write(store, ..., whole)
+        pending.append(_write(store, ..., whole))
         progress.add(0, whole.nbytes)
+    _wait(pending)
     return stored
 
 
-def _write(store: Any, index: Any, data: np.ndarray) -> None:
+def _write(store: Any, index: Any, data: np.ndarray) -> Any:
+    """Start to write; the future is done when the data is on disk."""
     # The caller does not touch the data again, so no copy of it is needed.
-    store[index].write(data, can_reference_source_data_indefinitely=True).result()
+    return store[index].write(data, can_reference_source_data_indefinitely=True)
+
+
+def _wait(pending: list[Any]) -> None:
+    for future in pending:
+        future.result()
+    pending.clear()
 
 
 def _cast_checksum(block: np.ndarray, dtype: np.dtype, piece: Piece) -> str | None:

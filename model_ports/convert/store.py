@@ -30,6 +30,8 @@ FORMAT = 1
 _MAX_CHUNK = 128 << 20
 # Below this a parameter is one chunk: many tiny files cost more than a little over-reading.
 _SMALL = 8 << 20
+# Chunks are not cut for shards below this size.
+_MIN_CHUNK = 1 << 20
 _DICT_KEY = 2  # Orbax's key type of dictionary entries
 
 Stored = dict[str, tuple[tuple[int, ...], np.dtype]]
@@ -40,7 +42,7 @@ def chunk_shape(
 ) -> tuple[int, ...]:
     """Chunk of a parameter: one layer, one shard, at most 128 MiB where an axis is free.
 
-    Parameters of up to 8 MiB are one chunk.
+    Parameters of up to 8 MiB are one chunk, and chunks of less than 1 MiB are not made.
 
     Args:
         shards: size of the ``tensor`` mesh axis that the checkpoint is cut for.
@@ -52,6 +54,8 @@ def chunk_shape(
         chunk[0] = 1
     spec = param_spec(path, shape, AbstractMesh((1, shards), MESH_AXES))
     cut = {axis for axis, name in enumerate(spec) if name is not None}
+    if math.prod(chunk) * dtype.itemsize < shards * _MIN_CHUNK:
+        cut = set()
     for axis in cut:
         chunk[axis] //= shards
     free = [axis for axis in range(int(stacked), len(chunk)) if axis not in cut]

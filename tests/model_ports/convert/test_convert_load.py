@@ -51,6 +51,7 @@ def folders(tmp_path_factory):
     tiny_llama(base / "source", shards=2, intermediate_size=96, **sizes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("model_ports.convert.store._SMALL", 0)
+        patch.setattr("model_ports.convert.store._MIN_CHUNK", 0)
         save(plan_folder(base / "source"), base / "converted", shards=8)
     return base / "source", base / "converted"
 

@@ -130,6 +130,7 @@ def test_round_trip_is_bit_identical(tmp_path_factory, case):
     with pytest.MonkeyPatch.context() as patch:
         if case["chunks"]:
             patch.setattr("model_ports.convert.store._SMALL", 0)
+            patch.setattr("model_ports.convert.store._MIN_CHUNK", 0)
             patch.setattr("model_ports.convert.store._MAX_CHUNK", 900)
             patch.setattr("model_ports.convert.filetensors._BLOCK", 200)
         plan = plan_folder(base / "source", port=port)

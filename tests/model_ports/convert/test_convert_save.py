@@ -79,6 +79,7 @@ def test_plain_orbax_restores_every_bit(tmp_path, monkeypatch, dtype, small):
     """Also with parameters cut by layer and shard, which only large ones are by default."""
     if not small:
         monkeypatch.setattr("model_ports.convert.store._SMALL", 0)
+        monkeypatch.setattr("model_ports.convert.store._MIN_CHUNK", 0)
         monkeypatch.setattr("model_ports.convert.store._MAX_CHUNK", 500)
     tiny_llama(tmp_path / "source", dtype=np.float32)
     plan = plan_folder(tmp_path / "source", dtype=dtype)
@@ -353,6 +354,7 @@ def test_two_processes_at_once_are_refused(tmp_path, source):
 @pytest.mark.parametrize("shards", [1, 4, 8, 7])
 def test_chunks_cover_an_array_once(monkeypatch, layers, shards):
     monkeypatch.setattr("model_ports.convert.store._SMALL", 0)
+    monkeypatch.setattr("model_ports.convert.store._MIN_CHUNK", 0)
     monkeypatch.setattr("model_ports.convert.store._MAX_CHUNK", 3000)
     for path, shape, stacked in (
         ("decoder/layers/attn/q/kernel", (layers, 30, 28, 8), True),
@@ -381,7 +383,7 @@ def test_killed_at_random_moments(tmp_path):
     out, partial = tmp_path / "out", tmp_path / "out.partial"
     code = (
         "import sys, time; from model_ports.convert import save; real = save._write\n"
-        "def slow(*a): time.sleep(0.02); real(*a)\n"
+        "def slow(*a): time.sleep(0.02); return real(*a)\n"
         "save._write = slow\n"
         "from model_ports.convert.cli import main; sys.exit(main(sys.argv[1:]))"
     )
