@@ -1,8 +1,10 @@
 """Runs a study of copying models in a process of its own, for tests that kill it.
 
     python -m support.study_worker CONFIG.json [KILL_AT]
+    python -m support.study_worker CONFIG.json PORT PROCESSES INDEX
 
-KILL_AT: kill this process (SIGKILL) before its n-th write or answer.
+KILL_AT: kill this process (SIGKILL) before its n-th write or answer. The second form is one of
+several processes of a run.
 """
 
 import itertools
@@ -17,6 +19,7 @@ from support.copy_model import CopySource
 
 from vrh_jax.config import StudyConfig, parse_settings
 from vrh_jax.engine import session, store
+from vrh_jax.engine.distributed import Coordinator, initialise
 from vrh_jax.study import evaluation
 from vrh_jax.study.run import run_study
 
@@ -46,8 +49,12 @@ def _arm(kill_at: int) -> None:
 
 def main() -> None:
     raw = json.loads(Path(sys.argv[1]).read_text())
-    if len(sys.argv) > 2:
-        _arm(int(sys.argv[2]))
+    numbers = [int(value) for value in sys.argv[2:]]
+    if len(numbers) == 1:
+        _arm(*numbers)
+    elif numbers:
+        port, processes, index = numbers
+        initialise(Coordinator(f"localhost:{port}", processes, index))
     # Numbers and figures add nothing here, and drawing takes longer than all the rest.
     config = parse_settings(StudyConfig, raw, "test")
     outcome = run_study(config, until="evaluate", source=CopySource())

@@ -85,7 +85,13 @@ def blocks(tasks: Sequence[Task], size: int) -> list[list[Task]]:
 
 
 def prefetch(items: Iterable[X], work: Callable[[X], Y], workers: int) -> Iterator[Y]:
-    """``map(work, items)`` in order, computed ahead on threads (up to two items per worker)."""
+    """``map(work, items)`` in order, computed ahead on threads (up to two items per worker).
+
+    Without workers each item is computed when it is asked for, on the caller's thread.
+    """
+    if workers == 0:
+        yield from map(work, items)
+        return
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Future[Y]] = deque()
         try:

@@ -54,12 +54,13 @@ def initialise(coordinator: Coordinator | None) -> None:
 def study_mesh(settings: MeshSettings) -> Mesh | None:
     """The mesh of a study; None for one device.
 
-    On CPU, as many virtual devices are made as the mesh needs, if jax has not started yet.
+    On CPU, one process makes as many virtual devices as the mesh needs, if jax has not started.
     """
     count = settings.data * settings.tensor
     if count == 1:
         return None
-    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    given = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not given and not jax.distributed.is_initialized():
         # Refused once the backend runs; make_mesh then says how many devices there are.
         with contextlib.suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", count)

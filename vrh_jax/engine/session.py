@@ -36,12 +36,13 @@ class Session:
 
     @property
     def threads(self) -> int:
-        """Masks that are answered at once: programs of small models leave CPU cores idle.
+        """Threads that answer masks at once: programs of small models leave CPU cores idle.
 
-        One with a mesh: collectives of two programs must not meet in different orders.
+        None with a mesh: collectives of two threads may meet in different orders on two
+        processes, and hang.
         """
         on_cpu = self.mesh is None and jax.default_backend() == "cpu"
-        return self.batch.workers if on_cpu else 1
+        return self.batch.workers if on_cpu else 0
 
     def embed(self, prompts: Sequence[Prompt]) -> Embedded:
         """Input of a block (at most ``batch.generate`` prompts) on the devices.

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+from model_ports.errors import UserError
 from vrh_jax.config import StudyConfig
 from vrh_jax.engine import distributed
 from vrh_jax.engine.runner import Stop
@@ -53,6 +54,10 @@ def run_study(
         UserError: bad settings, models or data; before any work is done.
         Interrupted: SIGTERM or Ctrl-C; everything that was done is saved.
     """
+    if until != "score" and not config.evaluation:
+        raise UserError(
+            "evaluation is empty, so there is nothing to mask; add a benchmark, or use `vrh score`"
+        )
     source = source or Checkpoints()
     layout = Layout(config.folder)
     mesh = distributed.study_mesh(config.mesh)

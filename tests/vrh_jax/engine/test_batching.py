@@ -45,7 +45,8 @@ def test_sizes_per_doubling():
 
 
 def test_prefetch_keeps_order_and_tells_errors():
-    assert list(prefetch(range(20), lambda i: i * i, 3)) == [i * i for i in range(20)]
+    for workers in (0, 1, 3):
+        assert list(prefetch(range(20), lambda i: i * i, workers)) == [i * i for i in range(20)]
 
     def fail(i):
         if i == 3:

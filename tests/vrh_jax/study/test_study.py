@@ -146,6 +146,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
     ("changes", "expected"),
     [
         ({"ks": [17]}, "17 heads cannot be masked in model 'a', which has 2 layers x 8 heads"),
+        ({"evaluation": []}, "evaluation is empty"),
         ({"ks": [9]}, "only 7 other heads"),
         ({"scoring": {"method": "region_summ"}}, "did you mean 'region_sum'"),
         ({"detection": {"benchmark": "n", "samples": 41}}, "40 samples for detection"),
@@ -180,3 +181,16 @@ def test_gate_on_correct_answers(tmp_path):
         np.testing.assert_array_equal(data["counted"].values, data["correct"].values)
         assert heads["counted"] == int(data["correct"].values.sum())
     assert 0 < heads["counted"] < 10
+
+
+def test_a_tokenizer_with_more_words_than_embeddings_is_refused(tmp_path):
+    write_samples(tmp_path / "n.jsonl", 40)
+
+    class Mismatched(CopySource):
+        def load(self, settings, mesh):
+            model = super().load(settings, mesh)
+            model.processor.tokenizer.add_tokens(["another"])
+            return model
+
+    with pytest.raises(UserError, match="24 tokens, but the model has 23"):
+        run_study(settings(tmp_path), source=Mismatched())
