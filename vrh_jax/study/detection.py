@@ -190,15 +190,19 @@ def _write_scores(
         data.to_netcdf(temporary, engine="h5netcdf")
 
 
-def read_ranking(layout: Layout, model: str, benchmark: str) -> list[Head]:
-    """The ranking written by ``detect``."""
-    raw = json.loads(layout.heads(model, benchmark).read_text())
+def read_heads(layout: Layout, model: str, benchmark: str) -> dict[str, Any]:
+    """What ``detect`` wrote, as plain JSON values."""
+    raw: dict[str, Any] = json.loads(layout.heads(model, benchmark).read_text())
+    return raw
+
+
+def ranking_of(raw: dict[str, Any]) -> list[Head]:
+    """The ranking in a record of ``read_heads``."""
     return [(int(layer), int(head)) for layer, head, _ in raw["ranking"]]
 
 
-def read_controls(layout: Layout, model: str, benchmark: str) -> dict[int, list[Control]]:
-    """The control sets written by ``detect``, per k."""
-    raw = json.loads(layout.heads(model, benchmark).read_text())
+def controls_of(raw: dict[str, Any]) -> dict[int, list[Control]]:
+    """The control sets in a record of ``read_heads``, per k."""
 
     def control(value: dict[str, Any]) -> Control:
         sets = tuple(frozenset((int(x), int(h)) for x, h in heads) for heads in value["sets"])

@@ -6,7 +6,7 @@ from vrh_jax.data.sample import Sample
 from vrh_jax.engine.attention_map import attention_map
 from vrh_jax.heads.ranking import top
 from vrh_jax.report.gallery import Attention, Recorder
-from vrh_jax.study.detection import read_ranking
+from vrh_jax.study.detection import ranking_of, read_heads
 from vrh_jax.study.layout import Layout
 from vrh_jax.study.models import Models
 from vrh_jax.study.plan import Plan
@@ -26,7 +26,7 @@ def recorder(plan: Plan, models: Models, layout: Layout) -> Recorder | None:
         if sample.image is None or sample.kind != "grounding":
             return None
         (task,) = plan.tasks(model, [sample])
-        heads = top(read_ranking(layout, model, config.detection.benchmark), k)
+        heads = top(ranking_of(read_heads(layout, model, config.detection.benchmark)), k)
         found = attention_map(models.session(model), task, heads, config.scoring)
         if found is None:
             return None

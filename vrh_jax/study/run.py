@@ -13,7 +13,7 @@ from vrh_jax.config import StudyConfig
 from vrh_jax.engine import distributed
 from vrh_jax.engine.runner import Stop
 from vrh_jax.engine.store import only_run
-from vrh_jax.study.detection import detect, read_controls, read_ranking
+from vrh_jax.study.detection import controls_of, detect, ranking_of, read_heads
 from vrh_jax.study.evaluation import evaluate
 from vrh_jax.study.layout import Layout
 from vrh_jax.study.masks import masks_for
@@ -118,10 +118,17 @@ def _score(plan: Plan, layout: Layout, models: Models, stop: Stop) -> bool:
 def _evaluate(plan: Plan, layout: Layout, models: Models, stop: Stop) -> bool:
     config = plan.config
     detected = config.detection.benchmark
-    rankings = {m.name: read_ranking(layout, m.name, detected) for m in config.models}
+    # Process 0 writes these files and so is the one that can read them at this moment.
+    heads = {
+        m.name: distributed.agree(
+            read_heads(layout, m.name, detected) if distributed.is_main() else None
+        )
+        for m in config.models
+    }
+    rankings = {name: ranking_of(raw) for name, raw in heads.items()}
     worked = False
     for model in config.models:
-        controls = read_controls(layout, model.name, detected)
+        controls = controls_of(heads[model.name])
         for entry in config.evaluation:
             masks = masks_for(config, entry, model.name, rankings, controls)
             files = [layout.rows(model.name, entry.benchmark, m.name) for m in masks]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from model_ports.errors import UserError
 from vrh_jax.data.sample import Sample
 from vrh_jax.engine.store import write_json
-from vrh_jax.study.detection import read_controls
+from vrh_jax.study.detection import controls_of, read_heads
 from vrh_jax.study.layout import Layout
 from vrh_jax.study.state import State, read_state
 
@@ -67,7 +67,7 @@ def control_pools(layout: Layout, state: State) -> list[dict[str, Any]]:
     return [
         {"model": m["name"], "k": k, "kind": c.kind, "pool": c.pool, "shortfall": c.shortfall}
         for m in state.settings["models"]
-        for k, kinds in read_controls(layout, m["name"], benchmark).items()
+        for k, kinds in controls_of(read_heads(layout, m["name"], benchmark)).items()
         for c in kinds
     ]
 
