@@ -10,6 +10,7 @@ from typing import Any
 from model_ports.convert.cli import add_convert, add_export, add_verify
 from model_ports.errors import UserError
 from vrh_jax.data.cli import add_data
+from vrh_jax.organisms.cli import add_organism
 
 # Exit statuses: bad input; stopped by SIGTERM (preempted) or Ctrl-C, to be run again.
 BAD_INPUT, PREEMPTED, CANCELLED = 2, 42, 130
@@ -29,6 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_export(commands)
     add_models(commands)
     add_data(commands)
+    add_organism(commands)
     return parser
 
 

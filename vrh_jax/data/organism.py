@@ -55,7 +55,9 @@ def organism_samples(
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r}; splits are {', '.join(SPLITS)}")
     samples: list[Sample] = []
-    for index, (scene, query) in zip(range(n), _queries(task, split, seed, per_image), strict=False):
+    for index, (scene, query) in zip(
+        range(n), _queries(task, split, seed, per_image), strict=False
+    ):
         samples.append(_sample(task, split, seed, index, scene, query))
     return samples
 
@@ -64,7 +66,7 @@ def _queries(task: str, split: str, seed: int, per_image: int) -> Iterator[tuple
     number = index = 0
     while True:
         scene = draw_scene(seed, split, index)  # type: ignore[arg-type]
-        rng = np.random.default_rng((seed, SPLITS.index(split), index, TASKS.index(task)))  # type: ignore[arg-type]
+        rng = np.random.default_rng((seed, SPLITS.index(split), index, TASKS.index(task)))
         found = 0
         for _ in range(20 * per_image):
             if found == per_image:

@@ -61,7 +61,7 @@ _SUBSETS = (
 def by_attributes(
     scene: Scene, target: int, rng: np.random.Generator, avoid: str = ""
 ) -> str | None:
-    """"the small red circle": a random subset of attributes that only the target has."""
+    """As in "the small red circle": a random subset of attributes that only the target has."""
     thing = scene.things[target]
     options = [
         s
@@ -74,7 +74,7 @@ def by_attributes(
 
 
 def by_place(scene: Scene, target: int, rng: np.random.Generator, avoid: str = "") -> str | None:
-    """"the leftmost circle": extreme among at least two objects of a class, by a margin."""
+    """As in "the leftmost circle": extreme among at least two objects of a class, by a margin."""
     thing = scene.things[target]
     classes = [s for s in ((), ("shape",), ("color",), ("size",)) if avoid not in s]
     options = []
@@ -83,9 +83,7 @@ def by_place(scene: Scene, target: int, rng: np.random.Generator, avoid: str = "
         others.remove(target)
         for place, (axis, sign) in zip(PLACES, _STEP, strict=True):
             here = sign * thing.center[axis]
-            if others and all(
-                here - sign * scene.things[o].center[axis] >= MARGIN for o in others
-            ):
+            if others and all(here - sign * scene.things[o].center[axis] >= MARGIN for o in others):
                 options.append((place, fields))
     if not options:
         return None
@@ -94,7 +92,7 @@ def by_place(scene: Scene, target: int, rng: np.random.Generator, avoid: str = "
 
 
 def by_relation(scene: Scene, target: int, rng: np.random.Generator, avoid: str = "") -> str | None:
-    """"the circle left of the red square": the class alone would be ambiguous."""
+    """As in "the circle left of the red square": the class alone would be ambiguous."""
     thing = scene.things[target]
     options = []
     for fields in (("shape",), ("color",), ("size",), ()):

@@ -20,9 +20,7 @@ class OrganismOptions(Strict):
 
 def load(options: OrganismOptions, split: Split, count: int) -> list[Sample]:
     """``count`` samples of a split, on scenes that no other split has."""
-    return organism_samples(
-        options.task, split, count, options.seed, per_image=options.per_image
-    )
+    return organism_samples(options.task, split, count, options.seed, per_image=options.per_image)
 
 
 TASK = Task(options=OrganismOptions, load=load, generated=True)

@@ -8,7 +8,9 @@ from typing import Any
 
 def add_organism(subparsers: Any) -> None:
     """Add the ``organism`` command (``run`` is set to its function)."""
-    parser = subparsers.add_parser("organism", help="train the tiny VLMs that ship with the package")
+    parser = subparsers.add_parser(
+        "organism", help="train the tiny VLMs that ship with the package"
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     train = actions.add_parser(
         "train",

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from model_ports.errors import UserError
 from vrh_jax.organisms.vocab import Style
 
-
 Kind = Literal["color", "shape", "size", "spatial", "count", "exist"]
 
 

@@ -65,7 +65,8 @@ def decoder_losses(
     hidden, _, tapped = decoder(
         x, positions, batch["valid"], head_mask=keep.astype(jnp.float32), tap=tap
     )
-    assert tapped is not None
+    if tapped is None:
+        raise ValueError("the decoder returned no rows for its tap")
     logits = decoder.logits(jnp.take_along_axis(hidden, batch["rows"][:, :, None], axis=1))
     log_p = jax.nn.log_softmax(logits)
     nll = -jnp.take_along_axis(log_p, batch["targets"][:, :, None], axis=2)[:, :, 0]

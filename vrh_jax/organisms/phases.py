@@ -167,7 +167,7 @@ def _make_step(phase: Phase, tx: optax.GradientTransformation, seed: int) -> Cal
         (loss, metrics), grads = grad(state["params"], batch, knobs, key)
         updates, opt = tx.update(grads, state["opt"], state["params"])
         scaled = {
-            group: jax.tree.map(lambda u, r=rate[_side(group)]: u * r, tree)
+            group: jax.tree.map(functools.partial(jax.numpy.multiply, rate[_side(group)]), tree)
             for group, tree in updates.items()
         }
         params = optax.apply_updates(state["params"], scaled)

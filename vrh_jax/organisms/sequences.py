@@ -45,8 +45,8 @@ def make_item(
         weight: loss weight of the answer to a question; a coordinate has 1.
     """
     if query.kind != "box":
-        ids = (vocab.token(vocab.answer_word(query.answer)), vocab.token(vocab.END))
-        return Item(style, query, ids, (weight, FORMAT_WEIGHT))
+        word = vocab.token(vocab.answer_word(query.answer))
+        return Item(style, query, (word, vocab.token(vocab.END)), (weight, FORMAT_WEIGHT))
     box = scene.things[query.target].box
     ids = vocab.encode(vocab.box_answer(style, box))
     digits = {vocab.token(t) for t in vocab.box_tokens(style, box)}

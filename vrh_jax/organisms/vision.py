@@ -78,10 +78,7 @@ def dense_targets(scenes: Sequence[Scene]) -> dict[str, np.ndarray]:
     rows = np.arange(len(scenes))[:, None]
     index = np.clip(owners, 0, None)
     attributes = np.array(
-        [
-            [(t.size, t.color, t.shape) for t in (*s.things, *s.things[:1] * 6)][:6]
-            for s in scenes
-        ]
+        [[(t.size, t.color, t.shape) for t in (*s.things, *s.things[:1] * 6)][:6] for s in scenes]
     )
     bins = np.stack([t[1] for t in things])[rows, index]
     present = owners >= 0

@@ -117,7 +117,9 @@ def test_samples_repeat_exactly_and_images_show_the_box() -> None:
         np.testing.assert_array_equal(image, np.asarray(sample.image(), float))
         assert image.shape == (SIDE, SIDE, 3)
         x0, y0, x1, y1 = (int(v) for v in sample.box)
-        middle = image[(y0 + y1) // 2 - 1 : (y0 + y1) // 2 + 1, (x0 + x1) // 2 - 1 : (x0 + x1) // 2 + 1]
+        middle = image[
+            (y0 + y1) // 2 - 1 : (y0 + y1) // 2 + 1, (x0 + x1) // 2 - 1 : (x0 + x1) // 2 + 1
+        ]
         # A shape is a saturated colour; the background is close to grey.
         assert np.ptp(middle.mean((0, 1))) > 60
 
