@@ -67,6 +67,7 @@ def test_memory_is_bounded(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_memory_is_bounded_for_several_gigabytes(tmp_path):
     config = llama_config(
         vocab_size=100003, hidden_size=2048, num_hidden_layers=26, num_attention_heads=16,
