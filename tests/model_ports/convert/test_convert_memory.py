@@ -10,16 +10,22 @@ import pytest
 from support.checkpoints import llama_config, write_big
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="needs Linux: peak memory is read from /proc"
+)
 MIB = 1 << 20
 CODE = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 from model_ports.convert.plan import plan_folder
 from model_ports.convert.save import save
 from model_ports.convert.verify import verify_folder
 from model_ports.convert.export import export_folder
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not ru_maxrss: Linux carries the parent's peak across exec, so a large pytest process
+    # would be measured instead of the conversion.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 base = Path(sys.argv[1])
 plan = plan_folder(base / "source")
 start, began = peak(), time.monotonic()
@@ -64,6 +70,18 @@ def test_memory_is_bounded(tmp_path):
         assert found[step] <= 2 * found["largest"] + 1024 * MIB
         # Far tighter at this size: what the imports take, and some tensors and chunks.
         assert found[step] - found["start"] <= 8 * found["largest"] + 60 * MIB
+
+
+def test_the_measure_is_not_that_of_the_parent():
+    """A small child of a large process reports its own peak."""
+    ballast = bytearray(b"x" * (700 * MIB))
+    code = CODE[CODE.index("def peak") : CODE.index("base =")]
+    run = subprocess.run(
+        [sys.executable, "-c", f"from pathlib import Path\n{code}\nprint(peak())"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert len(ballast) == 700 * MIB
+    assert MIB < int(run.stdout) < 100 * MIB
 
 
 @pytest.mark.slow
