@@ -5,11 +5,13 @@ from vrh_jax.answers.choice import read_choice
 from vrh_jax.answers.clean import final_answer, strip_thoughts
 from vrh_jax.answers.geometry import iou, read_box
 from vrh_jax.answers.judge import IMAGE_ERROR, Verdict, judge
+from vrh_jax.answers.metrics import Reading, read_answer
 from vrh_jax.answers.words import normalise, read_count, read_length, read_yes_no
 
 __all__ = [
     "IMAGE_ERROR",
     "Box",
+    "Reading",
     "Verdict",
     "final_answer",
     "iou",
@@ -17,6 +19,7 @@ __all__ = [
     "normalise",
     "parse_box",
     "parse_boxes",
+    "read_answer",
     "read_box",
     "read_choice",
     "read_count",

@@ -11,7 +11,9 @@ from vrh_jax.engine.session import Answer
 from vrh_jax.engine.store import Row, whole_file
 from vrh_jax.study.masks import MaskSpec
 
-# Column -> Arrow type. ``expected`` of a grounding sample is its box as text.
+# Column -> Arrow type. ``expected`` of a grounding sample is its box as text; ``reading`` is what
+# was read from the answer to a question; ``category`` and ``rule`` are the sample's, by which its
+# benchmark's official score is aggregated.
 COLUMNS: dict[str, str] = {
     "model": "string",
     "benchmark": "string",
@@ -25,6 +27,9 @@ COLUMNS: dict[str, str] = {
     "group": "string",
     "text": "string",
     "expected": "string",
+    "reading": "string",
+    "category": "string",
+    "rule": "string",
     "x0": "float64",
     "y0": "float64",
     "x1": "float64",
@@ -65,6 +70,9 @@ def make_row(
         "group": sample.group,
         "text": "" if answer is None else answer.text,
         "expected": expected,
+        "reading": verdict.reading,
+        "category": sample.category,
+        "rule": sample.rule,
         **dict(zip(("x0", "y0", "x1", "y1"), corners, strict=True)),
         "iou": float(verdict.iou) if grounding else None,
         "correct": bool(verdict.correct),
