@@ -1,75 +1,118 @@
 """Your own samples: one JSON object per line.
 
-Keys of a line: ``image`` (path relative to the file, or null), ``text`` (referring expression
+Keys of a line: ``image`` (path relative to ``images``, or null), ``text`` (referring expression
 or question), and
 
-- for grounding: ``box`` [x0, y0, x1, y1] in pixels of the stored image, half-open;
-- for questions: ``answer`` and optionally ``kind`` (text, count, choice), ``choices``, ``box``
-  (the region that the answer depends on);
+- for grounding: ``box``, four numbers in pixels of the stored image (EXIF orientation is
+  ignored), as the option ``box`` says: [x0, y0, x1, y1], half-open, or [x, y, width, height];
+- for questions: ``answer`` and optionally ``kind`` (text, count, number, choice), ``choices``,
+  ``unit`` (of a number), ``box`` (the region that the answer depends on);
 - optional: ``id``, ``image_id`` (default: the image's path), ``group`` (default: image_id),
-  ``needle`` (kind needle: the exact part of ``text`` that holds the answer).
+  ``category``, ``needle`` (kind needle: the exact part of ``text`` that holds the answer).
 """
 
 import dataclasses
-import json
 import math
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
-from PIL import Image
 from pydantic import Field
 
 from model_ports.errors import UserError
 from vrh_jax.config import Strict, nearest
+from vrh_jax.data.benchmarks.files import read_numbered
+from vrh_jax.data.images import FileImage, image_key, stored_size
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.sample import Sample, TaskKind
+from vrh_jax.data.source import Key, Rows
 
 _KEYS = frozenset({"id", "image", "image_id", "group", "kind", "text", "box", "answer", "choices",
-                   "needle"})  # fmt: skip
+                   "needle", "unit", "category"})  # fmt: skip
+BoxOrder = Literal["xyxy", "xywh"]
 
 
 class JsonlOptions(Strict):
     """Options of the task ``jsonl``."""
 
     path: Path = Field(description="the .jsonl file; relative to the current folder")
+    images: Path | None = Field(None, description="folder of the images; default: the file's")
+    box: BoxOrder = Field("xyxy", description="what the four numbers of a box are")
     limit: int | None = Field(None, gt=0, description="read only this many lines")
 
 
 @dataclasses.dataclass(frozen=True)
-class _File:
-    """Loads an image when called."""
+class _Line:
+    """A checked line."""
+
+    number: int
+    raw: dict[str, Any]
+    kind: TaskKind
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loader:
+    """Makes samples from lines."""
 
     path: Path
+    images: Path
+    box: BoxOrder
 
-    def __call__(self) -> Image.Image:
-        with Image.open(self.path) as image:
-            return image.convert("RGB")
+    def key(self, line: _Line) -> Key:
+        raw = line.raw
+        name = raw.get("image")
+        image_id = str(raw.get("image_id") or (image_key(str(name)) if name else _id(line)))
+        located = raw.get("box") is not None or bool(raw.get("needle"))
+        return Key(image_id, _id(line), line.kind, located)
+
+    def sample(self, line: _Line) -> Sample:
+        raw, key = line.raw, self.key(line)
+        name = raw.get("image")
+        image = None if name is None else FileImage(self.images / str(name))
+        return Sample(
+            id=key.id,
+            kind=line.kind,
+            text=raw["text"],
+            image=image,
+            image_size=(0, 0) if image is None else stored_size(image),
+            box=None if raw.get("box") is None else corners(raw["box"], self.box),
+            answer=_text(raw.get("answer")),
+            image_id=key.image_id,
+            group=str(raw.get("group") or key.image_id),
+            choices=tuple(str(c) for c in raw.get("choices") or ()),
+            needle=raw.get("needle") or "",
+            unit=str(raw.get("unit") or ""),
+            category=str(raw.get("category") or ""),
+            source=f"{self.path}#{line.number - 1}",
+            row=raw,
+        )
 
 
-def _size(path: Path) -> tuple[int, int]:
-    """Stored size from the file's header; (0, 0) if it cannot be read (judged later)."""
-    try:
-        with Image.open(path) as image:
-            return image.size
-    except Exception:  # noqa: BLE001 - any unreadable file is a failed sample, not a crash
-        return (0, 0)
+def corners(numbers: Any, order: BoxOrder) -> tuple[float, float, float, float]:
+    """Four numbers as x0, y0, x1, y1."""
+    a, b, c, d = (float(v) for v in numbers)
+    return (a, b, c, d) if order == "xyxy" else (a, b, a + c, b + d)
 
 
-def _box(raw: Any, where: str) -> tuple[float, float, float, float] | None:
-    if raw is None:
-        return None
-    numbers = (
-        isinstance(raw, list)
+def is_box(raw: Any) -> bool:
+    """Whether a value is a list of four finite numbers."""
+    return (
+        isinstance(raw, list | tuple)
         and len(raw) == 4
-        and all(isinstance(v, int | float) and math.isfinite(v) for v in raw)
+        and all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw)
+        and all(math.isfinite(v) for v in raw)
     )
-    if not numbers:
-        raise UserError(f"{where}: box = {raw!r}; expected four numbers [x0, y0, x1, y1] in pixels")
-    return (float(raw[0]), float(raw[1]), float(raw[2]), float(raw[3]))
 
 
-def _sample(raw: Any, number: int, path: Path) -> Sample:
-    where = f"{path}, line {number}"
+def _id(line: _Line) -> str:
+    return str(line.raw.get("id") or f"line-{line.number}")
+
+
+def _text(answer: Any) -> str:
+    return "" if answer is None else str(answer)
+
+
+def _check(raw: Any, number: int, options: JsonlOptions) -> _Line:
+    where = f"{options.path}, line {number}"
     if not isinstance(raw, dict):
         raise UserError(f"{where}: expected a JSON object, found {type(raw).__name__}")
     for key in raw:
@@ -78,51 +121,38 @@ def _sample(raw: Any, number: int, path: Path) -> Sample:
             raise UserError(f"{where}: unknown key {key!r}{hint} (known: {sorted(_KEYS)})")
     if not isinstance(raw.get("text"), str) or not raw["text"]:
         raise UserError(f"{where}: 'text' must be the expression or question")
-    box = _box(raw.get("box"), where)
-    kind = raw.get("kind") or ("text" if raw.get("answer") else "grounding")
+    answered = _text(raw.get("answer")) != ""
+    kind = raw.get("kind") or ("text" if answered else "grounding")
+    problem = _problem(raw, kind, answered, options.box)
+    if problem:
+        raise UserError(f"{where}: {problem}")
+    return _Line(number, raw, cast(TaskKind, kind))
+
+
+def _problem(raw: dict[str, Any], kind: Any, answered: bool, order: BoxOrder) -> str:
+    """What is wrong with the target of a line, or ""."""
+    box, needle = raw.get("box"), raw.get("needle")
     if kind not in get_args(TaskKind):
-        raise UserError(f"{where}: kind = {kind!r}; expected one of {get_args(TaskKind)}")
+        return f"kind = {kind!r}; expected one of {get_args(TaskKind)}"
+    if box is not None and not is_box(box):
+        return f"box = {box!r}; expected four numbers in pixels, {order}"
     if kind == "grounding" and box is None:
-        raise UserError(f"{where}: a grounding sample needs 'box'")
-    if kind != "grounding" and not raw.get("answer"):
-        raise UserError(f"{where}: a {kind} sample needs 'answer'")
-    needle = raw.get("needle", "")
+        return "a grounding sample needs 'box'"
+    if kind != "grounding" and not answered:
+        return f"a {kind} sample needs 'answer'"
+    if kind == "choice" and not raw.get("choices"):
+        return "a choice sample needs 'choices'"
     if kind == "needle" and (not needle or raw["text"].count(needle) != 1):
-        raise UserError(f"{where}: 'needle' must be a part of 'text' that occurs exactly once")
-    name = raw.get("image")
-    file = None if name is None else path.parent / str(name)
-    image_id = str(raw.get("image_id") or name or f"line-{number}")
-    return Sample(
-        id=str(raw.get("id") or f"line-{number}"),
-        kind=cast(TaskKind, kind),
-        text=raw["text"],
-        image=None if file is None else _File(file),
-        image_size=(0, 0) if file is None else _size(file),
-        box=box,
-        answer=str(raw.get("answer", "")),
-        image_id=image_id,
-        group=str(raw.get("group") or image_id),
-        choices=tuple(str(c) for c in raw.get("choices") or ()),
-        needle=needle,
-    )
+        return "'needle' must be a part of 'text' that occurs exactly once"
+    return ""
 
 
-def load(options: JsonlOptions, _split: Split, _count: int) -> list[Sample]:
+def load(options: JsonlOptions, _split: Split, _count: int) -> Rows[_Line]:
     """All samples of the file; see the module's text for its keys."""
-    try:
-        lines = options.path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{options.path}: cannot be read ({error})") from None
-    samples = []
-    for number, line in enumerate(lines[: options.limit], start=1):
-        if not line.strip():
-            continue
-        try:
-            raw = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{options.path}, line {number}: not JSON ({error})") from None
-        samples.append(_sample(raw, number, options.path))
-    return samples
+    numbered = read_numbered(options.path, options.limit)
+    lines = [_check(raw, number, options) for number, raw in numbered]
+    loader = _Loader(options.path, options.images or options.path.parent, options.box)
+    return Rows(lines, loader)
 
 
 TASK = Task(options=JsonlOptions, load=load, generated=False)

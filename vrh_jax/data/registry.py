@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from model_ports.errors import UserError
 from vrh_jax.config import BenchmarkSettings, Strict, nearest, parse_settings
-from vrh_jax.data.sample import Sample
+from vrh_jax.data.source import Source, keys
 
 Split = Literal["detection", "evaluation"]
 
@@ -20,16 +20,16 @@ class Task:
         options: settings model of ``benchmarks.NAME.options``.
         load: (options, split, count) -> samples. A generated task makes ``count`` samples of
             the split, on images that no other split has; a finite one returns everything it
-            has, and is then split by image.
+            has as a lazy source, and is then split by image.
         generated: samples are made on demand.
     """
 
     options: type[Strict]
-    load: Callable[[Any, Split, int], list[Sample]]
+    load: Callable[[Any, Split, int], Source]
     generated: bool
 
 
-# Task name -> module with a TASK or TASKS of that name; imported when used.
+# Task name -> module with its TASK, or with several TASKS by name; imported when used.
 _MODULES = {
     "jsonl": "vrh_jax.data.jsonl",
     "needle": "vrh_jax.data.needle",
@@ -47,20 +47,19 @@ def task(name: str) -> Task:
     if name not in _MODULES:
         known = task_names()
         raise UserError(f"task {name!r} is unknown{nearest(name, known)} (known: {known})")
-    found: Task = importlib.import_module(_MODULES[name]).TASK
+    module = importlib.import_module(_MODULES[name])
+    found: Task = module.TASKS[name] if hasattr(module, "TASKS") else module.TASK
     return found
 
 
-def load(
-    name: str, settings: BenchmarkSettings, split: Split, count: int
-) -> tuple[list[Sample], bool]:
+def load(name: str, settings: BenchmarkSettings, split: Split, count: int) -> tuple[Source, bool]:
     """Samples of a benchmark and whether they were generated for this split."""
     kind = task(settings.task)
     options = parse_settings(kind.options, settings.options, f"benchmarks.{name}.options")
     samples = kind.load(options, split, count)
     seen: set[str] = set()
-    for sample in samples:
-        if sample.id in seen:
-            raise UserError(f"benchmark {name!r} has two samples with the id {sample.id!r}")
-        seen.add(sample.id)
+    for key in keys(samples):
+        if key.id in seen:
+            raise UserError(f"benchmark {name!r} has two samples with the id {key.id!r}")
+        seen.add(key.id)
     return samples, kind.generated

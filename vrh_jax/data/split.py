@@ -1,22 +1,24 @@
 """Detection and evaluation samples that share no image."""
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from model_ports.errors import UserError
-from vrh_jax.config import StudyConfig
+from vrh_jax.config import EvaluationSettings, StudyConfig
+from vrh_jax.data.images import readable
 from vrh_jax.data.registry import load
 from vrh_jax.data.sample import Sample
+from vrh_jax.data.source import Key, keys, take
 
 
-def by_image(samples: list[Sample], seed: int) -> list[Sample]:
-    """Samples grouped by image, the images in an order that depends on ids and seed only."""
-    images = sorted({s.image_id for s in samples})
+def by_image(found: Sequence[Key], seed: int) -> list[int]:
+    """Indices grouped by image, the images in an order that depends on ids and seed only."""
+    images = sorted({key.image_id for key in found})
     ranks = np.random.default_rng(seed).permutation(len(images))
     rank = {image: int(r) for image, r in zip(images, ranks, strict=True)}
-    return sorted(samples, key=lambda s: (rank[s.image_id], s.id))
+    return sorted(range(len(found)), key=lambda i: (rank[found[i].image_id], found[i].id))
 
 
 def study_samples(config: StudyConfig) -> tuple[list[Sample], dict[str, list[Sample]]]:
@@ -25,42 +27,53 @@ def study_samples(config: StudyConfig) -> tuple[list[Sample], dict[str, list[Sam
     Images of the detection samples appear in no evaluation benchmark.
 
     Raises:
-        UserError: a benchmark has too few samples, an unusable box, or no region to score.
+        UserError: a benchmark has too few samples, an unusable box, no region to score, or no
+            image that can be read.
     """
     wanted = config.detection
     settings = config.benchmarks[wanted.benchmark]
     pool, _ = load(wanted.benchmark, settings, "detection", wanted.samples)
-    pool = [s for s in pool if s.box is not None or s.needle]
-    if not pool:
+    found = keys(pool)
+    usable = [i for i, key in enumerate(found) if key.located]
+    if not usable:
         raise UserError(
             f"detection.benchmark = {wanted.benchmark!r}: no sample has a box or a needle, so "
             "there is no region to score; choose a grounding or needle benchmark"
         )
-    detection = by_image(pool, config.split_seed)[: wanted.samples]
+    order = [usable[i] for i in by_image([found[i] for i in usable], config.split_seed)]
+    detection = take(pool, order[: wanted.samples])
     _enough(wanted.benchmark, "detection", len(detection), wanted.samples)
     taken = {s.image_id for s in detection}
-    evaluation: dict[str, list[Sample]] = {}
-    for entry in config.evaluation:
-        settings = config.benchmarks[entry.benchmark]
-        samples, generated = load(entry.benchmark, settings, "evaluation", entry.samples)
-        if generated and taken & {s.image_id for s in samples}:
-            raise UserError(
-                f"benchmark {entry.benchmark!r} generates evaluation images that detection "
-                "uses; its task must keep the splits apart"
-            )
-        chosen = _unused(samples, taken, entry.kinds)
-        if not generated:
-            # Another seed per benchmark, so that benchmarks on the same images differ.
-            chosen = by_image(chosen, config.split_seed ^ zlib.crc32(entry.benchmark.encode()))
-        evaluation[entry.benchmark] = chosen[: entry.samples]
-        _enough(entry.benchmark, "evaluation", len(chosen), entry.samples)
+    evaluation = {entry.benchmark: _evaluated(config, entry, taken) for entry in config.evaluation}
     for name, samples in ((wanted.benchmark, detection), *evaluation.items()):
         check_boxes(name, samples)
+        check_images(name, samples)
     return detection, evaluation
 
 
-def _unused(samples: list[Sample], taken: Collection[str], kinds: Collection[str]) -> list[Sample]:
-    return [s for s in samples if s.image_id not in taken and (not kinds or s.kind in kinds)]
+def _evaluated(
+    config: StudyConfig, entry: EvaluationSettings, taken: Collection[str]
+) -> list[Sample]:
+    """The samples of one evaluation benchmark, on none of the images in ``taken``."""
+    name = entry.benchmark
+    pool, generated = load(name, config.benchmarks[name], "evaluation", entry.samples)
+    found = keys(pool)
+    if generated and any(key.image_id in taken for key in found):
+        raise UserError(
+            f"benchmark {name!r} generates evaluation images that detection uses; its task must "
+            "keep the splits apart"
+        )
+    chosen = [
+        i
+        for i, key in enumerate(found)
+        if key.image_id not in taken and (not entry.kinds or key.kind in entry.kinds)
+    ]
+    if not generated:
+        # Another seed per benchmark, so that benchmarks on the same images differ.
+        seed = config.split_seed ^ zlib.crc32(name.encode())
+        chosen = [chosen[i] for i in by_image([found[i] for i in chosen], seed)]
+    _enough(name, "evaluation", len(chosen), entry.samples)
+    return take(pool, chosen[: entry.samples])
 
 
 def _enough(benchmark: str, split: str, have: int, want: int) -> None:
@@ -91,3 +104,24 @@ def check_boxes(benchmark: str, samples: list[Sample]) -> None:
                 f"{where}: box {sample.box} leaves its image of {width} x {height} pixels; "
                 "expected x0, y0, x1, y1 in pixels of the stored image"
             )
+
+
+def check_images(benchmark: str, samples: Sequence[Sample]) -> None:
+    """Refuse a benchmark of whose images none can be opened: their folder is wrong.
+
+    Single missing or broken images are failed samples in the results, and stay in the
+    denominator.
+    """
+    reasons = []
+    for sample in samples:
+        if sample.image is None:
+            return
+        reason = readable(sample.image)
+        if not reason:
+            return
+        reasons.append(reason)
+    if reasons:
+        raise UserError(
+            f"benchmark {benchmark!r}: none of its {len(reasons)} images can be opened; the first "
+            f"one: {reasons[0]}. Give the folder of the images in the benchmark's options"
+        )
