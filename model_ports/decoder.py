@@ -1,7 +1,8 @@
 """The one language-model decoder: stacked layers under ``lax.scan``, taps and head masks.
 
 Axis letters: A position axes, B batch, T query sequence, S key sequence, N query heads,
-K key-value heads, H head dim, D model dim, F MLP dim, L layers, Q tapped rows, R key sets.
+K key-value heads, H head dim, D model dim, L layers, Q tapped rows, R key sets, J layers with
+DeepStack features.
 """
 
 import dataclasses
@@ -11,122 +12,43 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_ports.block import Block, DecoderConfig, Embedding
 from model_ports.errors import UserError
-from model_ports.nn.attention import Tap, Tapped, Visible, causal_attention, tap_rows
+from model_ports.nn.attention import Tap, Tapped, Visible
 from model_ports.nn.cache import KVCache
 from model_ports.nn.linear import Linear
-from model_ports.nn.mlp import GatedMLP
 from model_ports.nn.norms import RMSNorm
-from model_ports.nn.rope import Rope, apply_rope, rope_tables
-from model_ports.sharding import constrain
+from model_ports.nn.rope import rope_tables
 
 # Heads to drop, fixed at compile time: a frozenset of (layer, head).
 StaticHeads = frozenset[tuple[int, int]]
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class DecoderConfig:
-    """Shape and numerics of a decoder; every value comes from a checkpoint's config.json."""
+class Inputs:
+    """Embedded tokens, ready for the decoder.
 
-    vocab: int
-    layers: int
-    dim: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    mlp_dim: int
-    norm_eps: float
-    rope: Rope
-    qkv_bias: bool = False
-    tied: bool = False
+    Attributes:
+        x: [B, T, D], image features in their places.
+        positions: int32 [A, B, T], rotary positions.
+        valid: bool [B, T], real tokens.
+        deepstack: [J, B, T, D] or None, added to the hidden state after each of the first J
+            layers (zero on text rows).
+    """
 
+    x: jax.Array
+    positions: jax.Array
+    valid: jax.Array
+    deepstack: jax.Array | None = None
 
-class Attention(nnx.Module):
-    """Grouped-query self-attention with a per-head gate on its output."""
-
-    def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
-        self.cfg = cfg
-        q, kv = (cfg.heads, cfg.head_dim), (cfg.kv_heads, cfg.head_dim)
-        self.q = Linear((cfg.dim,), q, bias=cfg.qkv_bias, rngs=rngs, dtype=dtype)
-        self.k = Linear((cfg.dim,), kv, bias=cfg.qkv_bias, rngs=rngs, dtype=dtype)
-        self.v = Linear((cfg.dim,), kv, bias=cfg.qkv_bias, rngs=rngs, dtype=dtype)
-        self.o = Linear(q, (cfg.dim,), bias=False, rngs=rngs, dtype=dtype)
-
-    def keep(self, heads: tuple[int, ...]) -> "Attention":
-        """The same attention with only the given query heads (one KV head for each)."""
-        index = jnp.array(heads, jnp.int32)
-        kv_index = index // (self.cfg.heads // self.cfg.kv_heads)
-        cfg = dataclasses.replace(self.cfg, heads=len(heads), kv_heads=len(heads))
-        kept: Attention = nnx.eval_shape(
-            lambda: Attention(cfg, rngs=nnx.Rngs(0), dtype=jnp.float32)
-        )
-        for name, rows in (("q", index), ("k", kv_index), ("v", kv_index)):
-            source, target = getattr(self, name), getattr(kept, name)
-            target.kernel = nnx.Param(source.kernel[...][:, rows])
-            if source.bias is not None:
-                target.bias = nnx.Param(source.bias[...][rows])
-        kept.o.kernel = nnx.Param(self.o.kernel[...][index])
-        return kept
-
-    def __call__(
-        self,
-        x: jax.Array,
-        cos: jax.Array,
-        sin: jax.Array,
-        *,
-        visible: Visible,
-        cached: tuple[jax.Array, jax.Array] | None,
-        gate: jax.Array,
-        tap: Tap | None,
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array], Tapped | None]:
-        """x [B, T, D] -> (output [B, T, D], (k, v), tapped).
-
-        Args:
-            cached: keys and values [B, S, K, H] to extend at slot ``visible.first``.
-            gate: [B or 1, N], multiplies each head's output before the output projection.
-        """
-        scale = self.cfg.head_dim**-0.5
-        q = constrain(apply_rope(self.q(x), cos, sin), "batch", None, "heads", None)
-        k = constrain(apply_rope(self.k(x), cos, sin), "batch", None, "kv_heads", None)
-        v = constrain(self.v(x), "batch", None, "kv_heads", None)
-        if cached is not None:
-            start = (0, visible.first, 0, 0)
-            k = jax.lax.dynamic_update_slice(cached[0], k.astype(cached[0].dtype), start)
-            v = jax.lax.dynamic_update_slice(cached[1], v.astype(cached[1].dtype), start)
-        z = causal_attention(q, k, v, visible, scale)
-        z = z * gate[:, None, :, None].astype(z.dtype)
-        tapped = None if tap is None else tap_rows(q, k, visible, tap, scale)
-        return self.o(constrain(z, "batch", None, "heads", None)), (k, v), tapped
-
-
-class Block(nnx.Module):
-    """Pre-norm decoder layer."""
-
-    def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
-        self.pre_attn_norm = RMSNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
-        self.attn = Attention(cfg, rngs=rngs, dtype=dtype)
-        self.pre_mlp_norm = RMSNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
-        self.mlp = GatedMLP(cfg.dim, cfg.mlp_dim, bias=False, rngs=rngs, dtype=dtype)
-
-    def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, **attention: Any) -> Any:
-        """x [B, T, D] -> (x, (k, v), tapped); keyword arguments as in Attention."""
-        out, kv, tapped = self.attn(self.pre_attn_norm(x), cos, sin, **attention)
-        return self.feed_forward(constrain(x + out, "batch", None, None)), kv, tapped
-
-    def feed_forward(self, x: jax.Array) -> jax.Array:
-        """The second half of the layer, x [B, T, D]; all that is left without heads."""
-        return constrain(x + self.mlp(self.pre_mlp_norm(x)), "batch", None, None)
-
-
-class Embedding(nnx.Module):
-    """Token embedding table [vocab, D]."""
-
-    def __init__(self, vocab: int, dim: int, *, rngs: nnx.Rngs, dtype: jnp.dtype):
-        self.embedding = nnx.Param(0.02 * jax.random.normal(rngs.params(), (vocab, dim), dtype))
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        """tokens int32 [B, T] -> [B, T, D]."""
-        return jnp.take(self.embedding[...], tokens, axis=0)
+    def add_deepstack(self, x: jax.Array, layer: jax.Array | int) -> jax.Array:
+        """The hidden state [B, T, D] after ``layer``, with that layer's features."""
+        if self.deepstack is None:
+            return x
+        count = self.deepstack.shape[0]
+        features = self.deepstack[jnp.minimum(layer, count - 1)]
+        return jnp.where(layer < count, x + features.astype(x.dtype), x)
 
 
 class Decoder(nnx.Module):
@@ -162,9 +84,7 @@ class Decoder(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        positions: jax.Array,
-        valid: jax.Array,
+        inputs: Inputs,
         *,
         cache: KVCache | None = None,
         head_mask: jax.Array | None = None,
@@ -174,9 +94,7 @@ class Decoder(nnx.Module):
         """Run all layers.
 
         Args:
-            x: embeddings [B, T, D].
-            positions: int32 [A, B, T] rotary positions.
-            valid: bool [B, T], real tokens.
+            inputs: T embedded tokens of each sample.
             cache: extended by T tokens at its write position; None attends within x.
             head_mask: [L, N] or [B, L, N], multiplies each head's output before the output
                 projection (0 removes the head). None is the same program as all ones.
@@ -187,34 +105,35 @@ class Decoder(nnx.Module):
         Returns:
             (hidden [B, T, D] after the final norm, cache, tapped with leading axis L).
         """
-        cfg = self.cfg
+        cfg, x = self.cfg, inputs.x
         if cache is None:
-            visible = Visible(first=jnp.zeros((), jnp.int32), valid=valid)
+            visible = Visible(first=jnp.zeros((), jnp.int32), valid=inputs.valid)
         else:
-            slots = jax.lax.dynamic_update_slice(cache.valid, valid, (0, cache.length))
+            slots = jax.lax.dynamic_update_slice(cache.valid, inputs.valid, (0, cache.length))
             visible = Visible(first=cache.length, valid=slots)
-        cos, sin = rope_tables(positions, cfg.rope, cfg.head_dim)
+        cos, sin = rope_tables(inputs.positions, cfg.rope, cfg.head_dim)
         gates = _layer_gates(head_mask, cfg, batch=x.shape[0])
         if static_heads:
             _check_heads(static_heads, cfg)
             if cache is not None:
                 raise UserError("static_heads drops keys, so it needs cache=None; use head_mask")
-            x, tapped = self._unrolled(x, cos, sin, visible, gates, static_heads, tap)
+            x, tapped = self._unrolled(inputs, cos, sin, visible, gates, static_heads, tap)
             return self.final_norm(x), None, tapped
 
         graphdef, stacked = nnx.split(self.layers)
 
         def layer(x: jax.Array, xs: Any) -> tuple[jax.Array, Any]:
-            params, gate, cached = xs
+            params, gate, cached, index = xs
             block = nnx.merge(graphdef, params)
             with jax.named_scope("layer"):
                 x, kv, tapped = block(
                     x, cos, sin, visible=visible, cached=cached, gate=gate, tap=tap
                 )
+                x = inputs.add_deepstack(x, index)
             return x, (kv if cached is not None else None, tapped)
 
         cached = None if cache is None else (cache.k, cache.v)
-        x, (kv, tapped) = jax.lax.scan(layer, x, (stacked, gates, cached))
+        x, (kv, tapped) = jax.lax.scan(layer, x, (stacked, gates, cached, jnp.arange(cfg.layers)))
         if cache is not None:
             length = cache.length + x.shape[1]
             cache = KVCache(k=kv[0], v=kv[1], valid=visible.valid, length=length)
@@ -222,7 +141,7 @@ class Decoder(nnx.Module):
 
     def _unrolled(
         self,
-        x: jax.Array,
+        inputs: Inputs,
         cos: jax.Array,
         sin: jax.Array,
         visible: Visible,
@@ -232,12 +151,13 @@ class Decoder(nnx.Module):
     ) -> tuple[jax.Array, Tapped | None]:
         """Layer by layer with dropped heads cut out of the weights."""
         graphdef, stacked = nnx.split(self.layers)
+        x = inputs.x
         collected: list[Tapped] = []
         for index in range(self.cfg.layers):
             block = nnx.merge(graphdef, jax.tree.map(lambda p, i=index: p[i], stacked))
             kept = tuple(h for h in range(self.cfg.heads) if (index, h) not in drop)
             if not kept:
-                x = block.feed_forward(x)
+                x = inputs.add_deepstack(block.feed_forward(x), index)
                 if tap is not None:
                     collected.append(_no_heads(tap, self.cfg.heads))
                 continue
@@ -246,6 +166,7 @@ class Decoder(nnx.Module):
                 block.attn = block.attn.keep(kept)
                 gate = gate[:, jnp.array(kept, jnp.int32)]
             x, _, tapped = block(x, cos, sin, visible=visible, cached=None, gate=gate, tap=tap)
+            x = inputs.add_deepstack(x, index)
             if tapped is not None:
                 collected.append(_restore_heads(tapped, kept, self.cfg.heads))
         if not collected:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,11 @@ import numpy as np
 from flax import nnx
 from PIL import Image
 
+from model_ports.block import DecoderConfig
+from model_ports.box_format import BoxFormat as BoxFormat
 from model_ports.convert.rules import Rule
-from model_ports.decoder import DecoderConfig
 from model_ports.prompt import Prompt
 from model_ports.vlm import VLM
-
-Units = Literal["resized_pixels", "norm1000", "norm999", "norm1024", "unit"]
 
 
 class ModelConfig(Protocol):
@@ -29,30 +28,6 @@ class ModelConfig(Protocol):
 
     @property
     def decoder(self) -> DecoderConfig: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class BoxFormat:
-    """How a model states a box.
-
-    Attributes:
-        units: scale of the numbers; a property of the model, never guessed from them.
-        y_first: the model prints y before x (PaliGemma).
-        template: what the model prints for one box, with fields x0, y0, x1, y1 (integers
-            in its units) and, where it repeats the expression, label.
-    """
-
-    units: Units
-    template: str
-    y_first: bool = False
-
-    def scale(self, image_size: tuple[int, int], resized: tuple[int, int]) -> tuple[float, float]:
-        """Stored-image pixels per unit in x and y; sizes are (width, height)."""
-        width, height = image_size
-        if self.units == "resized_pixels":
-            return width / resized[0], height / resized[1]
-        top = {"norm1000": 1000, "norm999": 999, "norm1024": 1024, "unit": 1}[self.units]
-        return width / top, height / top
 
 
 class Processor(Protocol):

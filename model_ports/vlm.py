@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.decoder import Decoder
+from model_ports.decoder import Decoder, Inputs
 
 
 @jax.tree_util.register_dataclass
@@ -51,13 +51,18 @@ class VLM(nnx.Module):
         """Projected image features [B, V, D] for the arrays of ``Batch.images``."""
         raise NotImplementedError(f"{type(self).__name__} reads no images")
 
-    def embed(self, batch: Batch) -> jax.Array:
-        """Token embeddings with image features in their places, [B, T, D]."""
+    def embed(self, batch: Batch) -> Inputs:
+        """Token embeddings with image features in their places."""
         x = self.decoder.embed(batch.tokens)
-        if not batch.images:
-            return x
-        with jax.named_scope("vision"):
-            features = self.features(batch.images).astype(x.dtype)
-        index = jnp.clip(batch.visual_index, 0, features.shape[1] - 1)
-        gathered = jnp.take_along_axis(features, index[:, :, None], axis=1)
-        return jnp.where(batch.visual_index[:, :, None] >= 0, gathered, x)
+        if batch.images:
+            with jax.named_scope("vision"):
+                features = self.features(batch.images).astype(x.dtype)
+            x = place(features, batch.visual_index, x)
+        return Inputs(x, batch.positions, batch.valid)
+
+
+def place(features: jax.Array, index: jax.Array, x: jax.Array) -> jax.Array:
+    """Rows of ``features`` [B, V, D] where ``index`` (int32 [B, T]) names one, else x [B, T, D]."""
+    rows = jnp.clip(index, 0, features.shape[1] - 1)
+    gathered = jnp.take_along_axis(features, rows[:, :, None], axis=1)
+    return jnp.where(index[:, :, None] >= 0, gathered, x)

@@ -79,7 +79,8 @@ def check_scoring(mesh: Any) -> str:
     """Score and answer with a small random decoder, sharded and on one device."""
     from flax import nnx
 
-    from model_ports.decoder import Decoder, DecoderConfig
+    from model_ports.block import DecoderConfig
+    from model_ports.decoder import Decoder
     from model_ports.nn.rope import Rope
     from model_ports.vlm import VLM
     from vrh_jax.engine.self_check import SelfCheck, relative_error, whole

@@ -27,9 +27,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.backbones.llama_like import llama_like_rules, read_llama_like
+from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
-from model_ports.decoder import Decoder, DecoderConfig
+from model_ports.decoder import Decoder
 from model_ports.port import Port
 from model_ports.text import TextProcessor
 from model_ports.vlm import VLM

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
-from model_ports.decoder import DecoderConfig
 from model_ports.errors import UserError
 from model_ports.nn.rope import Rope
 

@@ -1,8 +1,8 @@
 """Qwen2 / Qwen2.5 language backbone: Llama-like with biases on q, k and v."""
 
 from model_ports.backbones.llama_like import llama_like_rules, read_llama_like
+from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
-from model_ports.decoder import DecoderConfig
 
 __all__ = ["llama_like_rules", "read_qwen2"]
 

@@ -159,7 +159,7 @@ def _image_inputs(
 
 def _ours(model: VLM, batch: Batch) -> np.ndarray:
     with jax.default_matmul_precision("highest"):
-        hidden, _, _ = model.decoder(model.embed(batch), batch.positions, batch.valid)
+        hidden, _, _ = model.decoder(model.embed(batch))
         return np.asarray(model.decoder.logits(hidden))
 
 

@@ -1,14 +1,17 @@
 """Rotary position embeddings: 1-D, and M-RoPE whose frequencies are split over axes.
 
 Axis letters: A position axes (1 for text, 3 for time/height/width), B batch, T sequence,
-N heads, H head dim.
+N heads, H head dim, R rotated dims (R <= H).
 """
 
 import dataclasses
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+Pairs = Literal["halves", "adjacent"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +20,12 @@ class Rope:
 
     Attributes:
         theta: base of the frequencies.
-        sections: frequencies per position axis (M-RoPE, sums to H/2); None for 1-D.
+        sections: frequencies per position axis (M-RoPE, sums to half the rotated dims); None
+            for 1-D.
+        interleaved: frequency i belongs to axis i mod 3 (as far as that axis's section goes,
+            then to axis 0) instead of one contiguous run per axis.
+        pairs: which two dims are rotated together: i and i + R/2, or 2i and 2i + 1.
+        dim: number R of leading head dims that are rotated; None for all H.
         dynamic_factor: dynamic-NTK factor; changes theta only beyond ``max_positions``
             (transformers ``rope_type="dynamic"``).
         max_positions: trained context length, used by dynamic NTK.
@@ -25,6 +33,9 @@ class Rope:
 
     theta: float
     sections: tuple[int, ...] | None = None
+    interleaved: bool = False
+    pairs: Pairs = "halves"
+    dim: int | None = None
     dynamic_factor: float | None = None
     max_positions: int = 0
 
@@ -32,6 +43,16 @@ class Rope:
     def axes(self) -> int:
         """Number of position axes A."""
         return 1 if self.sections is None else len(self.sections)
+
+    def axis_of_frequency(self) -> np.ndarray:
+        """Position axis that each frequency follows, int [R/2]; needs ``sections``."""
+        sections = self.sections or ()
+        axes = np.repeat(np.arange(len(sections)), sections)
+        if not self.interleaved:
+            return axes
+        index = np.arange(sum(sections))
+        turn = index % len(sections)
+        return np.where(index < len(sections) * np.array(sections)[turn], turn, 0)
 
 
 def inverse_frequencies(theta: float, dim: int) -> np.ndarray:
@@ -48,19 +69,20 @@ def rope_tables(positions: jax.Array, rope: Rope, head_dim: int) -> tuple[jax.Ar
         head_dim: H.
 
     Returns:
-        (cos, sin), float32 [B, T, H/2].
+        (cos, sin), float32 [B, T, R/2] for R rotated dims.
     """
+    head_dim = rope.dim or head_dim
     inv = jnp.asarray(inverse_frequencies(rope.theta, head_dim))
     if rope.dynamic_factor is not None:
         length = jnp.max(positions) + 1
         inv = jnp.where(length <= rope.max_positions, inv, _ntk(length, rope, head_dim))
-    angles = positions.astype(jnp.float32)[..., None] * inv  # [A, B, T, H/2]
+    angles = positions.astype(jnp.float32)[..., None] * inv  # [A, B, T, R/2]
     if rope.sections is None:
         angle = angles[0]
     else:
-        axis = np.repeat(np.arange(len(rope.sections)), rope.sections)
         # angle[..., i] takes the position axis that owns frequency i.
-        onehot = jnp.asarray(np.eye(len(rope.sections), dtype=bool)[axis].T)  # [A, H/2]
+        axis = rope.axis_of_frequency()
+        onehot = jnp.asarray(np.eye(len(rope.sections), dtype=bool)[axis].T)  # [A, R/2]
         angle = jnp.sum(jnp.where(onehot[:, None, None], angles, 0.0), axis=0)
     return jnp.cos(angle), jnp.sin(angle)
 
@@ -72,14 +94,22 @@ def _ntk(length: jax.Array, rope: Rope, dim: int) -> jax.Array:
     return theta ** (-jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
 
 
-def apply_rope(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    """Rotate halves: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin).
+def apply_rope(x: jax.Array, cos: jax.Array, sin: jax.Array, pairs: Pairs = "halves") -> jax.Array:
+    """Rotate pairs of dims: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin).
 
     Args:
-        x: [B, T, N, H].
-        cos, sin: [B, T, H/2]; cast to the dtype of x, as the reference does.
+        x: [B, T, N, H]; dims from R on are left as they are.
+        cos, sin: [B, T, R/2]; cast to the dtype of x, as the reference does.
+        pairs: as in Rope.
     """
     cos = cos[:, :, None].astype(x.dtype)
     sin = sin[:, :, None].astype(x.dtype)
-    x1, x2 = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([x1 * cos - x2 * sin, x2 * cos + x1 * sin], axis=-1)
+    rotated, rest = jnp.split(x, [2 * cos.shape[-1]], axis=-1)
+    if pairs == "halves":
+        x1, x2 = jnp.split(rotated, 2, axis=-1)
+    else:
+        x1, x2 = rotated[..., 0::2], rotated[..., 1::2]
+    y1, y2 = x1 * cos - x2 * sin, x2 * cos + x1 * sin
+    if pairs == "halves":
+        return jnp.concatenate([y1, y2, rest], axis=-1)
+    return jnp.concatenate([jnp.stack([y1, y2], axis=-1).reshape(rotated.shape), rest], axis=-1)

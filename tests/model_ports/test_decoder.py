@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.decoders import SMALL, Inputs, close, inputs, random_decoder
+from support.decoders import SMALL, Given, close, inputs, random_decoder
 
 import model_ports.nn.attention as attention_module
-from model_ports.decoder import Decoder, DecoderConfig
+from model_ports.block import DecoderConfig
+from model_ports.decoder import Decoder, Inputs
 from model_ports.errors import UserError
 from model_ports.nn.attention import Tap
 from model_ports.nn.rope import Rope
@@ -23,6 +24,18 @@ CONFIGS = {
     "multi-query": dataclasses.replace(SMALL, kv_heads=1, qkv_bias=False),
     "every head its own": dataclasses.replace(SMALL, kv_heads=6, heads=6),
     "m-rope": dataclasses.replace(SMALL, rope=Rope(theta=500.0, sections=(2, 1, 1))),
+    "interleaved m-rope, normed queries and keys": dataclasses.replace(
+        SMALL,
+        head_dim=16,
+        qk_norm=True,
+        rope=Rope(theta=500.0, sections=(4, 2, 2), interleaved=True),
+    ),
+    "part of the dims in adjacent pairs, four norms": dataclasses.replace(
+        SMALL,
+        head_dim=16,
+        post_norms=True,
+        rope=Rope(theta=500.0, sections=(1, 2, 1), pairs="adjacent", dim=8),
+    ),
 }
 
 
@@ -30,18 +43,17 @@ CONFIGS = {
 def _run(
     graphdef: Any, state: Any, arrays: Any, options: Any, static_heads: Any, block: int
 ) -> Any:
-    hidden, _, tapped = nnx.merge(graphdef, state)(*arrays, static_heads=static_heads, **options)
+    hidden, _, tapped = nnx.merge(graphdef, state)(arrays, static_heads=static_heads, **options)
     return hidden, tapped
 
 
-def run(decoder: Decoder, given: Inputs, static_heads: Any = frozenset(), **options: Any) -> Any:
+def run(decoder: Decoder, given: Given, static_heads: Any = frozenset(), **options: Any) -> Any:
     """(hidden, tapped); compiled once per shape, options and size of a query block."""
-    arrays = (given.x, given.positions, given.valid)
     block = attention_module.QUERY_BLOCK
-    return _run(*nnx.split(decoder), arrays, options, static_heads, block)
+    return _run(*nnx.split(decoder), given.inputs(), options, static_heads, block)
 
 
-def plain(decoder: Decoder, given: Inputs, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def plain(decoder: Decoder, given: Given, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(hidden [B, T, D], attention [L, B, N, T, S]) in float64 from the formulas."""
     cfg = decoder.cfg
 
@@ -51,16 +63,27 @@ def plain(decoder: Decoder, given: Inputs, mask: np.ndarray) -> tuple[np.ndarray
     def norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + cfg.norm_eps) * scale
 
-    owner = np.repeat(np.arange(cfg.rope.axes), cfg.rope.sections or (cfg.head_dim // 2,))
-    exponent = np.arange(cfg.head_dim // 2) / (cfg.head_dim // 2)
+    dims = cfg.rope.dim or cfg.head_dim
+    owner = np.repeat(np.arange(cfg.rope.axes), cfg.rope.sections or (dims // 2,))
+    if cfg.rope.interleaved:
+        owner = np.array([0, 1, 2, 0, 1, 2, 0, 0])  # sections 4, 2, 2
+    exponent = np.arange(dims // 2) / (dims // 2)
     angle = np.moveaxis(np.asarray(given.positions, np.float64), 0, -1)[..., owner]
     angle = angle / cfg.rope.theta**exponent
-    turn = np.exp(1j * angle)[:, :, None]  # [B, T, 1, H/2]
+    turn = np.exp(1j * angle)[:, :, None]  # [B, T, 1, R/2]
+    order = np.arange(dims).reshape(2, -1)
+    if cfg.rope.pairs == "adjacent":
+        order = np.arange(dims).reshape(-1, 2).T
 
-    def rotate(x: np.ndarray) -> np.ndarray:
-        half = cfg.head_dim // 2
-        z = (x[..., :half] + 1j * x[..., half:]) * turn
-        return np.concatenate([z.real, z.imag], -1)
+    def rotate(x: np.ndarray, scale: Any) -> np.ndarray:
+        x = x if scale is None else norm(x, scale)
+        z = (x[..., order[0]] + 1j * x[..., order[1]]) * turn
+        out = x.copy()
+        out[..., order[0]], out[..., order[1]] = z.real, z.imag
+        return out
+
+    def added(x: np.ndarray, after: Any, n: int) -> np.ndarray:
+        return x if after is None else norm(x, get(after.scale)[n])
 
     x = np.asarray(given.x, np.float64)
     t = x.shape[1]
@@ -76,17 +99,22 @@ def plain(decoder: Decoder, given: Inputs, mask: np.ndarray) -> tuple[np.ndarray
             parts.append(out if part.bias is None else out + get(part.bias)[n])
         q, k, v = parts
         repeat = cfg.heads // cfg.kv_heads
-        k, v = np.repeat(rotate(k), repeat, 2), np.repeat(v, repeat, 2)
-        logits = np.einsum("btnh,bsnh->bnts", rotate(q), k) / np.sqrt(cfg.head_dim)
+        scales = [m and get(m.scale)[n] for m in (layers.attn.q_norm, layers.attn.k_norm)]
+        k, v = np.repeat(rotate(k, scales[1]), repeat, 2), np.repeat(v, repeat, 2)
+        logits = np.einsum("btnh,bsnh->bnts", rotate(q, scales[0]), k) / np.sqrt(cfg.head_dim)
         logits = np.where(seen[:, None], logits, -np.inf)
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         maps.append(weights)
         z = np.einsum("bnts,bsnh->btnh", weights, v) * mask[:, n][:, None, :, None]
-        x = x + np.einsum("btnh,nhd->btd", z, get(layers.attn.o.kernel)[n])
+        z = np.einsum("btnh,nhd->btd", z, get(layers.attn.o.kernel)[n])
+        x = x + added(z, layers.post_attn_norm, n)
         y = norm(x, get(layers.pre_mlp_norm.scale)[n])
         gate, up = (y @ get(m.kernel)[n] for m in (layers.mlp.gate, layers.mlp.up))
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ get(layers.mlp.down.kernel)[n]
+        y = (gate / (1 + np.exp(-gate)) * up) @ get(layers.mlp.down.kernel)[n]
+        x = x + added(y, layers.post_mlp_norm, n)
+        if given.deepstack is not None and n < len(given.deepstack):
+            x = x + np.asarray(given.deepstack, np.float64)[n]
     return norm(x, get(decoder.final_norm.scale)), np.stack(maps)
 
 
@@ -115,6 +143,22 @@ def test_hidden_and_taps_equal_a_plain_float64_decoder(name: str, masked: bool) 
     assert np.array_equal(tapped.top, top)
     hit = np.stack([sets[i][:, top[:, i]] > 0 for i in range(3)])  # [B, R, L, N, Q]
     assert np.array_equal(tapped.hit, hit.transpose(2, 0, 3, 4, 1))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_deepstack_is_added_after_the_first_layers(count: int) -> None:
+    decoder, given = random_decoder(SMALL, 3), inputs(SMALL, (9, 12), 12, seed=4)
+    features = np.random.default_rng(6).normal(0, 1, (count, *given.x.shape))
+    given = dataclasses.replace(given, deepstack=jnp.asarray(features, jnp.float32))
+    ones, valid = np.ones((2, SMALL.layers, SMALL.heads)), np.asarray(given.valid)
+    expected, _ = plain(decoder, given, ones)
+    hidden, _ = run(decoder, given)
+    close(np.asarray(hidden)[valid], expected[valid], 1e-5)
+    drop = frozenset((0, head) for head in range(SMALL.heads)) | {(1, 2)}
+    static, _ = run(decoder, given, static_heads=drop)
+    for layer, head in drop:
+        ones[:, layer, head] = 0
+    close(np.asarray(static)[valid], plain(decoder, given, ones)[0][valid], 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -194,9 +238,7 @@ def test_bad_masks_are_refused_by_name() -> None:
         run(decoder, given, static_heads=frozenset({(0, 6)}))
     cache = decoder.empty_cache(2, 5)
     with pytest.raises(UserError, match="cache=None"):
-        decoder(
-            given.x, given.positions, given.valid, cache=cache, static_heads=frozenset({(0, 1)})
-        )
+        decoder(given.inputs(), cache=cache, static_heads=frozenset({(0, 1)}))
 
 
 @pytest.mark.parametrize("block", [4, 5, 16])
@@ -217,9 +259,7 @@ def test_blocks_with_a_cache_equal_no_cache(monkeypatch: pytest.MonkeyPatch) -> 
     parts = []
     for first, last in ((0, 6), (6, 7), (7, 17)):
         span = slice(first, last)
-        hidden, cache, _ = decoder(
-            given.x[:, span], given.positions[:, :, span], given.valid[:, span], cache=cache
-        )
+        hidden, cache, _ = decoder(given.inputs(span), cache=cache)
         parts.append(hidden)
     close(jnp.concatenate(parts, 1), whole, 1e-5)
     assert int(cache.length) == 17
@@ -233,7 +273,7 @@ def test_padding_on_either_side_changes_nothing(name: str) -> None:
     for before, after in ((5, 0), (0, 3), (2, 4)):
         pad = (before, after)
         tap = Tap(rows=given.tap.rows + before, sets=jnp.pad(given.tap.sets, ((0, 0), (0, 0), pad)))
-        padded = Inputs(
+        padded = Given(
             x=jnp.pad(given.x, ((0, 0), pad, (0, 0)), constant_values=3.0),
             positions=jnp.pad(given.positions, ((0, 0), (0, 0), pad)),
             valid=jnp.pad(given.valid, ((0, 0), pad)),
@@ -251,7 +291,7 @@ def lowered(cfg: DecoderConfig, slots: int) -> Any:
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Decoder(cfg, rngs=nnx.Rngs(0))))
 
     def score(state: Any, x: Any, positions: Any, valid: Any, tap: Any) -> Any:
-        return nnx.merge(graphdef, state)(x, positions, valid, tap=tap)
+        return nnx.merge(graphdef, state)(Inputs(x, positions, valid), tap=tap)
 
     x = jax.ShapeDtypeStruct((1, slots, cfg.dim), jnp.float32)
     positions = jax.ShapeDtypeStruct((1, 1, slots), jnp.int32)

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from model_ports.decoder import Decoder, DecoderConfig
+from model_ports.block import DecoderConfig
+from model_ports.decoder import Decoder
 from model_ports.nn.rope import Rope
 from model_ports.port import Model, Port
 from model_ports.sharding import param_shardings

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from model_ports.decoder import Decoder, DecoderConfig
+from model_ports.block import DecoderConfig
+from model_ports.decoder import Decoder, Inputs
 from model_ports.nn.attention import Tap
 from model_ports.nn.rope import Rope
 
@@ -46,16 +47,23 @@ def random_decoder(cfg: DecoderConfig, seed: int, dtype: Any = jnp.float32) -> D
 
 
 @dataclasses.dataclass(frozen=True)
-class Inputs:
+class Given:
     """Embeddings [B, T, D], positions [A, B, T], validity [B, T] and a tap of 3 rows, 2 sets."""
 
     x: jax.Array
     positions: jax.Array
     valid: jax.Array
     tap: Tap
+    deepstack: jax.Array | None = None
+
+    def inputs(self, span: slice = slice(None)) -> Inputs:
+        """What the decoder takes, or the tokens of a span."""
+        return Inputs(
+            self.x[:, span], self.positions[:, :, span], self.valid[:, span], self.deepstack
+        )
 
 
-def inputs(cfg: DecoderConfig, lengths: tuple[int, ...], slots: int, seed: int) -> Inputs:
+def inputs(cfg: DecoderConfig, lengths: tuple[int, ...], slots: int, seed: int) -> Given:
     """Random right-padded input; key sets have fractional weights on valid keys only."""
     rng = np.random.default_rng(seed)
     b = len(lengths)
@@ -66,7 +74,7 @@ def inputs(cfg: DecoderConfig, lengths: tuple[int, ...], slots: int, seed: int) 
     valid = np.arange(slots) < np.array(lengths)[:, None]
     rows = np.stack([rng.integers(1, n, 3) for n in lengths])
     sets = rng.uniform(0.1, 1, (b, 2, slots)) * (rng.random((b, 2, slots)) < 0.4)
-    return Inputs(
+    return Given(
         x=jnp.asarray(x, jnp.float32),
         positions=jnp.asarray(positions, jnp.int32),
         valid=jnp.asarray(valid),

@@ -21,7 +21,8 @@ import numpy as np
 from flax import nnx
 from support.decoders import SMALL, widened
 
-from model_ports.decoder import Decoder, DecoderConfig
+from model_ports.block import DecoderConfig
+from model_ports.decoder import Decoder
 from model_ports.prompt import collate
 from model_ports.sharding import make_mesh
 from model_ports.vlm import VLM

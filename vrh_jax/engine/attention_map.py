@@ -69,7 +69,7 @@ def _mean_rows(
     """Attention float32 [B, S], mean over rows that count and over chosen heads [L, N]."""
     model = nnx.merge(graphdef, params)
     tap = Tap(rows=request.rows, sets=request.sets, weights=True)
-    _, _, tapped = model.decoder(model.embed(batch), batch.positions, batch.valid, tap=tap)
+    _, _, tapped = model.decoder(model.embed(batch), tap=tap)
     if tapped is None or tapped.weights is None:
         raise ValueError("the decoder returned no rows for its tap")
     total = jnp.einsum("lbnqs,bq,ln->bs", tapped.weights, request.weight, chosen)

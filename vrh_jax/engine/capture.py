@@ -164,9 +164,7 @@ def capture(
     """Every score of SCORES, float32 [B, L, N], means over the rows that count."""
     model = nnx.merge(graphdef, params)
     tap = Tap(rows=request.rows, sets=request.sets, domain=request.domain)
-    _, _, tapped = model.decoder(
-        model.embed(batch), batch.positions, batch.valid, head_mask=head_mask, tap=tap
-    )
+    _, _, tapped = model.decoder(model.embed(batch), head_mask=head_mask, tap=tap)
     if tapped is None:
         raise ValueError("the decoder returned no rows for its tap")
     layers, b, n, q = tapped.top.shape

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_ports.decoder import Inputs
 from model_ports.vlm import VLM, Batch
 from vrh_jax.engine.distributed import replicated
 
@@ -20,18 +21,14 @@ from vrh_jax.engine.distributed import replicated
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Embedded:
-    """Padded prompts after the vision tower, ready for the decoder.
+    """Padded prompts after the vision tower.
 
     Attributes:
-        x: [B, T, D].
-        positions: int32 [A, B, T].
-        valid: bool [B, T].
+        inputs: T tokens of each sample, ready for the decoder.
         next_position: int32 [B], rotary position of the first answer token.
     """
 
-    x: jax.Array
-    positions: jax.Array
-    valid: jax.Array
+    inputs: Inputs
     next_position: jax.Array
 
 
@@ -58,7 +55,7 @@ class _State(NamedTuple):
 @partial(jax.jit, static_argnames=("graphdef",))
 def _embed(params: Any, batch: Batch, *, graphdef: nnx.GraphDef[VLM]) -> Embedded:
     model = nnx.merge(graphdef, params)
-    return Embedded(model.embed(batch), batch.positions, batch.valid, batch.next_position)
+    return Embedded(model.embed(batch), batch.next_position)
 
 
 def embed(graphdef: nnx.GraphDef[VLM], params: Any, batch: Batch) -> Embedded:
@@ -78,19 +75,18 @@ def _generate(
 ) -> Generated:
     model = nnx.merge(graphdef, params)
     decoder = model.decoder
-    b, t, _ = batch.x.shape
+    inputs = batch.inputs
+    b, t, _ = inputs.x.shape
     eos = jnp.array(eos_ids, jnp.int32)
     hidden, cache, _ = decoder(
-        batch.x,
-        batch.positions,
-        batch.valid,
+        inputs,
         cache=decoder.empty_cache(b, t + max_new),
         head_mask=head_mask,
     )
-    last = jnp.max(jnp.where(batch.valid, jnp.arange(t), -1), axis=1)
+    last = jnp.max(jnp.where(inputs.valid, jnp.arange(t), -1), axis=1)
     final = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
     start = batch.next_position
-    axes = batch.positions.shape[0]
+    axes = inputs.positions.shape[0]
 
     def pick(hidden: jax.Array) -> jax.Array:
         return jnp.argmax(decoder.logits(hidden)[:, 0], axis=-1).astype(jnp.int32)
@@ -102,9 +98,7 @@ def _generate(
         out = state.out.at[:, state.step].set(jnp.where(state.done, -1, state.token))
         position = jnp.broadcast_to((start + state.step)[None, :, None], (axes, b, 1))
         hidden, cache, _ = decoder(
-            decoder.embed(state.token[:, None]),
-            position,
-            jnp.ones((b, 1), bool),
+            Inputs(decoder.embed(state.token[:, None]), position, jnp.ones((b, 1), bool)),
             cache=state.cache,
             head_mask=head_mask,
         )

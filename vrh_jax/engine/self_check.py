@@ -64,9 +64,7 @@ class SelfCheck:
 
         def score(params: Any, batch: Any, tap: Tap, mask: jax.Array) -> Any:
             model = nnx.merge(graphdef, params)
-            hidden, _, tapped = model.decoder(
-                model.embed(batch), batch.positions, batch.valid, head_mask=mask, tap=tap
-            )
+            hidden, _, tapped = model.decoder(model.embed(batch), head_mask=mask, tap=tap)
             return model.decoder.logits(hidden), tapped
 
         self._score = jax.jit(score)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from model_ports.decoder import Decoder, DecoderConfig
+from model_ports.block import DecoderConfig
+from model_ports.decoder import Decoder
 from model_ports.nn.rope import Rope
 from vrh_jax.data.organism_scenes import GRID, draw_scene
 from vrh_jax.organisms import vocab

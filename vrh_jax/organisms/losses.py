@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from model_ports.decoder import Decoder
+from model_ports.decoder import Decoder, Inputs
 from model_ports.nn.attention import Tap
 from vrh_jax.organisms.sequences import WRAPPER
 
@@ -62,9 +62,8 @@ def decoder_losses(
         rows=jnp.concatenate([batch["rows"], wrapper], axis=1),
         sets=(batch["visual"] != -1).astype(jnp.float32)[:, None, :],
     )
-    hidden, _, tapped = decoder(
-        x, positions, batch["valid"], head_mask=keep.astype(jnp.float32), tap=tap
-    )
+    inputs = Inputs(x, positions, batch["valid"])
+    hidden, _, tapped = decoder(inputs, head_mask=keep.astype(jnp.float32), tap=tap)
     if tapped is None:
         raise ValueError("the decoder returned no rows for its tap")
     logits = decoder.logits(jnp.take_along_axis(hidden, batch["rows"][:, :, None], axis=1))

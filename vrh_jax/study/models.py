@@ -7,10 +7,10 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Mesh
 
+from model_ports.block import DecoderConfig
 from model_ports.convert.load import load_model
 from model_ports.convert.plan import read_json
 from model_ports.convert.source import resolve
-from model_ports.decoder import DecoderConfig
 from model_ports.errors import UserError
 from model_ports.port import Model, Port
 from model_ports.registry import port_for

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from model_ports.backbones.llama_like import llama_like_rules
 from model_ports.backbones.qwen2 import read_qwen2
+from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
-from model_ports.decoder import DecoderConfig
 from model_ports.errors import UserError
 from model_ports.images.tiling import Tiling
 from model_ports.vision.intern_vit import InternViTConfig

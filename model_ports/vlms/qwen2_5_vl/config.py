@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_ports.backbones.qwen2 import read_qwen2
+from model_ports.block import DecoderConfig
 from model_ports.configs import BOOKKEEPING, ConfigReader
-from model_ports.decoder import DecoderConfig
 from model_ports.errors import UserError
 from model_ports.vision.qwen_vit import QwenVitConfig
 

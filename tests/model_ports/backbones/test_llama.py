@@ -20,6 +20,7 @@ from support.parity import (
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from model_ports.backbones.llama import PORT
+from model_ports.decoder import Inputs
 from model_ports.errors import UserError
 from model_ports.images.token_grid import TokenGrid
 from model_ports.nn.attention import Tap
@@ -102,7 +103,7 @@ def run_torch(pair: Pair, tokens: np.ndarray) -> Any:
 def run_jax(pair: Pair, side: str, **kwargs: Any) -> tuple[Any, Any, Any]:
     batch = collate(pair.prompts, side=side)
     model = pair.merged()
-    hidden, _, tapped = model.decoder(model.embed(batch), batch.positions, batch.valid, **kwargs)
+    hidden, _, tapped = model.decoder(model.embed(batch), **kwargs)
     return batch, model.decoder.logits(hidden), tapped
 
 
@@ -145,7 +146,7 @@ def test_taps_equal_eager_attentions(pair: Pair, side: str) -> None:
     batch = collate(pair.prompts, side=side, length=total)
     model = pair.merged()
     tap = Tap(rows=jnp.asarray(rows), sets=jnp.asarray(sets))
-    _, _, tapped = model.decoder(model.embed(batch), batch.positions, batch.valid, tap=tap)
+    _, _, tapped = model.decoder(model.embed(batch), tap=tap)
     for row, prompt in enumerate(pair.prompts):
         n = len(prompt)
         maps = torch.stack(run_torch(pair, prompt.tokens).attentions)[:, 0].numpy()
@@ -186,13 +187,12 @@ def test_cached_decode_equals_forward(pair: Pair) -> None:
     model, prompt = pair.merged(), pair.prompts[0]
     batch = collate([prompt], multiple=1)
     n = len(prompt)
-    full, _, _ = model.decoder(model.embed(batch), batch.positions, batch.valid)
+    full, _, _ = model.decoder(model.embed(batch))
     cache = model.decoder.empty_cache(1, n)
     for at in range(n):
         x = model.decoder.embed(batch.tokens[:, at : at + 1])
-        step, cache, _ = model.decoder(
-            x, batch.positions[:, :, at : at + 1], batch.valid[:, at : at + 1], cache=cache
-        )
+        token = Inputs(x, batch.positions[:, :, at : at + 1], batch.valid[:, at : at + 1])
+        step, cache, _ = model.decoder(token, cache=cache)
         assert_close(step[:, 0], full[:, at], 1e-5, f"hidden at {at}")
 
 

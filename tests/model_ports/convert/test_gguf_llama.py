@@ -69,7 +69,7 @@ def test_the_port_reads_the_folder_as_transformers_does(tmp_path, tied) -> None:
     model = nnx.merge(graphdef, load_params(abstract, PORT.layouts(config)["llama"], tensors))
     prompt = PORT.processor(tmp_path / "out", config).prepare("hello world 12 héllo")
     batch = collate([prompt])
-    hidden, _, _ = model.decoder(model.embed(batch), batch.positions, batch.valid)
+    hidden, _, _ = model.decoder(model.embed(batch))
     with torch.no_grad():
         theirs = reference(torch.tensor(prompt.tokens[None].astype(np.int64))).logits[0]
     assert_close(model.decoder.logits(hidden)[0, -len(prompt) :], theirs, 1e-4, "logits")

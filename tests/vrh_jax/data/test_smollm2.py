@@ -136,7 +136,7 @@ def test_the_real_model(real_folder) -> None:
     prompts = [processor.prepare(text) for text in TEXTS]
     batch = collate(prompts, side="right")
     module = nnx.merge(model.graphdef, model.params)
-    hidden, _, _ = module.decoder(module.embed(batch), batch.positions, batch.valid)
+    hidden, _, _ = module.decoder(module.embed(batch))
     logits = np.asarray(module.decoder.logits(hidden))
     for row, prompt in enumerate(prompts):
         with torch.no_grad():

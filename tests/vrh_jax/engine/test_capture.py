@@ -137,7 +137,7 @@ def test_scores_equal_full_attention_rows(random_session):
         batch = collate([full], multiple=1)
         tap = Tap(rows=jnp.arange(len(full))[None], sets=jnp.ones((1, 1, len(full))), weights=True)
         vlm = nnx.merge(model.graphdef, model.params)
-        _, _, tapped = vlm.decoder(vlm.embed(batch), batch.positions, batch.valid, tap=tap)
+        _, _, tapped = vlm.decoder(vlm.embed(batch), tap=tap)
         attention = np.asarray(tapped.weights, np.float64)[:, 0]  # [L, N, T, T]
         start, m = len(prompt), len(answers[i].tokens)
         assert rows[i] == m

@@ -11,6 +11,7 @@ from flax import nnx
 from support.internvl import Tiny, make_tiny
 from support.parity import assert_close, textured_image, zeroed_heads
 
+from model_ports.decoder import Inputs
 from model_ports.nn.attention import Tap
 from model_ports.prompt import Prompt, collate, offset
 from vrh_jax.engine.generate import generate
@@ -51,9 +52,7 @@ def reference_logits(tiny, prompt) -> np.ndarray:
 @jax.jit
 def _logits(model_state, batch, head_mask):
     model = nnx.merge(*model_state)
-    hidden, _, _ = model.decoder(
-        model.embed(batch), batch.positions, batch.valid, head_mask=head_mask
-    )
+    hidden, _, _ = model.decoder(model.embed(batch), head_mask=head_mask)
     return model.decoder.logits(hidden)
 
 
@@ -120,13 +119,13 @@ def test_cached_decoding_equals_full_forward(tiny, prompts):
     rng = np.random.default_rng(0)
     answer = rng.integers(0, 200, (rows, STEPS)).astype(np.int32)
     cache = model.decoder.empty_cache(rows, length + STEPS)
-    _, cache, _ = model.decoder(model.embed(batch), batch.positions, batch.valid, cache=cache)
+    _, cache, _ = model.decoder(model.embed(batch), cache=cache)
 
     @jax.jit
     def step(cache, token, position):
         x = model.decoder.embed(token[:, None])
         valid = jnp.ones((rows, 1), bool)
-        hidden, cache, _ = model.decoder(x, position[None, :, None], valid, cache=cache)
+        hidden, cache, _ = model.decoder(Inputs(x, position[None, :, None], valid), cache=cache)
         return model.decoder.logits(hidden)[:, 0], cache
 
     start = batch.next_position
@@ -176,7 +175,7 @@ def test_region_mass_equals_eager_attention(tiny, prompts, side):
         rows[i] = [*range(first - 1, first + 5), *range(first, first + 6)]  # pred, own
     model = nnx.merge(tiny.graphdef, tiny.params)
     tap = Tap(rows=jnp.asarray(rows), sets=jnp.asarray(sets))
-    _, _, tapped = model.decoder(model.embed(batch), batch.positions, batch.valid, tap=tap)
+    _, _, tapped = model.decoder(model.embed(batch), tap=tap)
     assert (sets.sum(axis=2) > 0).all()
     # Rounding of the reference itself reaches 1e-5 in float32 (sharp softmax, three layers).
     precise = copy.deepcopy(tiny.reference).double()
@@ -213,7 +212,7 @@ def test_bfloat16_stays_bfloat16(tiny, prompts):
     model = nnx.merge(tiny.graphdef, params)
     batch = collate(prompts[:1])
     assert model.features(batch.images).dtype == jnp.bfloat16
-    hidden, _, _ = model.decoder(model.embed(batch), batch.positions, batch.valid)
+    hidden, _, _ = model.decoder(model.embed(batch))
     assert hidden.dtype == jnp.bfloat16
     exact = nnx.merge(tiny.graphdef, tiny.params).features(batch.images)
     rough = np.asarray(model.features(batch.images), np.float32)

@@ -11,6 +11,7 @@ from flax import nnx
 from support.parity import assert_close, textured_image, zeroed_heads
 from support.qwen25 import Pair
 
+from model_ports.decoder import Inputs
 from model_ports.nn.attention import Tap, Visible
 from model_ports.nn.rope import rope_tables
 from model_ports.prompt import collate, offset
@@ -50,9 +51,7 @@ def answers(pair, samples):
 @partial(jax.jit, static_argnames="graphdef")
 def forward(graphdef, params, batch, head_mask=None, tap=None):
     model = nnx.merge(graphdef, params)
-    hidden, _, tapped = model.decoder(
-        model.embed(batch), batch.positions, batch.valid, head_mask=head_mask, tap=tap
-    )
+    hidden, _, tapped = model.decoder(model.embed(batch), head_mask=head_mask, tap=tap)
     return model.decoder.logits(hidden), tapped
 
 
@@ -60,7 +59,7 @@ def forward(graphdef, params, batch, head_mask=None, tap=None):
 def decode(graphdef, params, token, position, cache):
     decoder = nnx.merge(graphdef, params).decoder
     valid = np.ones(token.shape, bool)
-    hidden, cache, _ = decoder(decoder.embed(token), position, valid, cache=cache)
+    hidden, cache, _ = decoder(Inputs(decoder.embed(token), position, valid), cache=cache)
     return decoder.logits(hidden)[:, 0], cache
 
 
@@ -156,8 +155,6 @@ def test_cached_decoding_equals_full_forward(pair, samples, answers):
         b, t = batch.tokens.shape
         _, cache, _ = model.decoder(
             model.embed(batch),
-            batch.positions,
-            batch.valid,
             cache=model.decoder.empty_cache(b, t + STEPS),
         )
         for step in range(STEPS):

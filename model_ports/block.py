@@ -1,0 +1,160 @@
+"""One decoder layer: its settings, attention with a per-head gate, and feed-forward.
+
+Axis letters: B batch, T query sequence, S key sequence, N query heads, K key-value heads,
+H head dim, D model dim, F MLP dim.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_ports.nn.attention import Tap, Tapped, Visible, causal_attention, tap_rows
+from model_ports.nn.linear import Linear
+from model_ports.nn.mlp import GatedMLP
+from model_ports.nn.norms import RMSNorm
+from model_ports.nn.rope import Rope, apply_rope
+from model_ports.sharding import constrain
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+    """Shape and numerics of a decoder; every value comes from a checkpoint's config.json.
+
+    Attributes:
+        qk_norm: RMS norm over the head dim of queries and keys, before the rotation.
+        post_norms: also norm the outputs of attention and MLP before they are added
+            (four norms a layer).
+        tied: the output head is the embedding table.
+    """
+
+    vocab: int
+    layers: int
+    dim: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_dim: int
+    norm_eps: float
+    rope: Rope
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    tied: bool = False
+
+
+class Attention(nnx.Module):
+    """Grouped-query self-attention with a per-head gate on its output."""
+
+    def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+        self.cfg = cfg
+        q, kv = (cfg.heads, cfg.head_dim), (cfg.kv_heads, cfg.head_dim)
+        self.q = Linear((cfg.dim,), q, bias=cfg.qkv_bias, rngs=rngs, dtype=dtype)
+        self.k = Linear((cfg.dim,), kv, bias=cfg.qkv_bias, rngs=rngs, dtype=dtype)
+        self.v = Linear((cfg.dim,), kv, bias=cfg.qkv_bias, rngs=rngs, dtype=dtype)
+        self.o = Linear(q, (cfg.dim,), bias=False, rngs=rngs, dtype=dtype)
+        self.q_norm = _head_norm(cfg, dtype)
+        self.k_norm = _head_norm(cfg, dtype)
+
+    def keep(self, heads: tuple[int, ...]) -> "Attention":
+        """The same attention with only the given query heads (one KV head for each)."""
+        index = jnp.array(heads, jnp.int32)
+        kv_index = index // (self.cfg.heads // self.cfg.kv_heads)
+        cfg = dataclasses.replace(self.cfg, heads=len(heads), kv_heads=len(heads))
+        kept: Attention = nnx.eval_shape(
+            lambda: Attention(cfg, rngs=nnx.Rngs(0), dtype=jnp.float32)
+        )
+        for name, rows in (("q", index), ("k", kv_index), ("v", kv_index)):
+            source, target = getattr(self, name), getattr(kept, name)
+            target.kernel = nnx.Param(source.kernel[...][:, rows])
+            if source.bias is not None:
+                target.bias = nnx.Param(source.bias[...][rows])
+        kept.o.kernel = nnx.Param(self.o.kernel[...][index])
+        kept.q_norm, kept.k_norm = self.q_norm, self.k_norm
+        return kept
+
+    def _queries_keys(
+        self, x: jax.Array, cos: jax.Array, sin: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Normed and rotated q [B, T, N, H] and k [B, T, K, H]."""
+        q, k, pairs = self.q(x), self.k(x), self.cfg.rope.pairs
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return apply_rope(q, cos, sin, pairs), apply_rope(k, cos, sin, pairs)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        cos: jax.Array,
+        sin: jax.Array,
+        *,
+        visible: Visible,
+        cached: tuple[jax.Array, jax.Array] | None,
+        gate: jax.Array,
+        tap: Tap | None,
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array], Tapped | None]:
+        """x [B, T, D] -> (output [B, T, D], (k, v), tapped).
+
+        Args:
+            cached: keys and values [B, S, K, H] to extend at slot ``visible.first``.
+            gate: [B or 1, N], multiplies each head's output before the output projection.
+        """
+        scale = self.cfg.head_dim**-0.5
+        q, k = self._queries_keys(x, cos, sin)
+        q = constrain(q, "batch", None, "heads", None)
+        k = constrain(k, "batch", None, "kv_heads", None)
+        v = constrain(self.v(x), "batch", None, "kv_heads", None)
+        if cached is not None:
+            start = (0, visible.first, 0, 0)
+            k = jax.lax.dynamic_update_slice(cached[0], k.astype(cached[0].dtype), start)
+            v = jax.lax.dynamic_update_slice(cached[1], v.astype(cached[1].dtype), start)
+        z = causal_attention(q, k, v, visible, scale)
+        z = z * gate[:, None, :, None].astype(z.dtype)
+        tapped = None if tap is None else tap_rows(q, k, visible, tap, scale)
+        return self.o(constrain(z, "batch", None, "heads", None)), (k, v), tapped
+
+
+def _head_norm(cfg: DecoderConfig, dtype: jnp.dtype) -> RMSNorm | None:
+    return RMSNorm(cfg.head_dim, eps=cfg.norm_eps, dtype=dtype) if cfg.qk_norm else None
+
+
+class Block(nnx.Module):
+    """Pre-norm decoder layer, with or without norms after attention and MLP."""
+
+    def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+        def norm() -> RMSNorm:
+            return RMSNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
+
+        self.pre_attn_norm = norm()
+        self.attn = Attention(cfg, rngs=rngs, dtype=dtype)
+        self.post_attn_norm = norm() if cfg.post_norms else None
+        self.pre_mlp_norm = norm()
+        self.mlp = GatedMLP(cfg.dim, cfg.mlp_dim, bias=False, rngs=rngs, dtype=dtype)
+        self.post_mlp_norm = norm() if cfg.post_norms else None
+
+    def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, **attention: Any) -> Any:
+        """x [B, T, D] -> (x, (k, v), tapped); keyword arguments as in Attention."""
+        out, kv, tapped = self.attn(self.pre_attn_norm(x), cos, sin, **attention)
+        if self.post_attn_norm is not None:
+            out = self.post_attn_norm(out)
+        return self.feed_forward(constrain(x + out, "batch", None, None)), kv, tapped
+
+    def feed_forward(self, x: jax.Array) -> jax.Array:
+        """The second half of the layer, x [B, T, D]; all that is left without heads."""
+        out = self.mlp(self.pre_mlp_norm(x))
+        if self.post_mlp_norm is not None:
+            out = self.post_mlp_norm(out)
+        return constrain(x + out, "batch", None, None)
+
+
+class Embedding(nnx.Module):
+    """Token embedding table [vocab, D]."""
+
+    def __init__(self, vocab: int, dim: int, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+        self.embedding = nnx.Param(0.02 * jax.random.normal(rngs.params(), (vocab, dim), dtype))
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        """tokens int32 [B, T] -> [B, T, D]."""
+        return jnp.take(self.embedding[...], tokens, axis=0)
