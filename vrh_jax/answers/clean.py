@@ -5,10 +5,21 @@
 import re
 
 _THINK = re.compile(r"(<think(?:ing)?>|</think(?:ing)?>|◁/?think▷)", re.IGNORECASE)
-_ROLE = re.compile(r"(?:^|\n)[ \t]*(?:<\|im_start\|>)?assistant[ \t]*:?[ \t]*\n", re.IGNORECASE)
+# Where the answer begins in a decoded conversation, one form per chat template.
+_ROLE = re.compile(
+    r"(?:^|\n)[ \t]*assistant[ \t]*:?[ \t]*\n"
+    r"|<\|im_start\|>\s*+assistant(?:<\|im_sep\|>|\s)"
+    r"|<\|start_header_id\|>\s*+assistant\s*+<\|end_header_id\|>"
+    r"|<\|assistant\|>[ \t]*:*"
+    r"|(?-i:\bASSISTANT:)",
+    re.IGNORECASE,
+)
 _OPEN = re.compile(r"<answer>|<\|begin_of_box\|>", re.IGNORECASE)
 _CLOSE = re.compile(r"</answer>|<\|end_of_box\|>", re.IGNORECASE)
-_WIDE = str.maketrans("，（）［］【】：；＋－", ",()[][]:;+-")
+_WIDE = str.maketrans(
+    "，、（）［］【】〔〕〖〗｛｝＜＞：；＋－−＝．０１２３４５６７８９",
+    ",,()[][][][]{}<>:;+--=.0123456789",
+)
 
 
 def strip_thoughts(text: str) -> str:
@@ -35,14 +46,14 @@ def strip_thoughts(text: str) -> str:
 def final_answer(text: object) -> str:
     """The part of a printed text that states the answer.
 
-    Thoughts and an echoed prompt (up to the last ``assistant`` line) are dropped; of the spans
-    ``<answer>..</answer>`` and ``<|begin_of_box|>..<|end_of_box|>`` the last one decides, closed
-    or cut short. Full-width punctuation becomes ASCII. Anything but a string reads as "".
+    An echoed prompt (up to the last line or tag of the assistant's turn) and thoughts are
+    dropped; of the spans ``<answer>..</answer>`` and ``<|begin_of_box|>..<|end_of_box|>`` the
+    last one decides, closed or cut short. Full-width punctuation and digits become ASCII.
+    Anything but a string reads as "".
     """
     if not isinstance(text, str):
         return ""
-    text = strip_thoughts(text.translate(_WIDE))
-    text = _ROLE.split(text)[-1]
+    text = strip_thoughts(_ROLE.split(text.translate(_WIDE))[-1])
     start = None
     for opening in _OPEN.finditer(text):
         start = opening.end()

@@ -36,10 +36,10 @@ def read_box(
     x0, y0, x1, y1 = box
     if not (x0 < x1 and y0 < y1):
         return None, "invalid_box"
-    per_x, per_y = box_format.scale(image_size, resized)
+    x0, y0, x1, y1 = box_format.pixels(box, image_size, resized)
     width, height = image_size
-    x0, x1 = (min(max(x * per_x, 0.0), float(width)) for x in (x0, x1))
-    y0, y1 = (min(max(y * per_y, 0.0), float(height)) for y in (y0, y1))
+    x0, x1 = (min(max(x, 0.0), float(width)) for x in (x0, x1))
+    y0, y1 = (min(max(y, 0.0), float(height)) for y in (y0, y1))
     if not (x0 < x1 and y0 < y1):
         return None, "invalid_box"
     return (x0, y0, x1, y1), ""

@@ -1,0 +1,255 @@
+"""The forms in which models print four numbers that are a box, and what looks alike but is none.
+
+Everything here takes time linear in the length of the text: quantifiers are possessive or bounded,
+and the surroundings of a match are read in windows.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+
+Box = tuple[float, float, float, float]
+
+_N = r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?"
+# JSON now and then holds the numbers as strings, Markdown in bold.
+_Q = rf"[\"'*`]{{0,3}}{_N}[\"'*`]{{0,3}}"
+_COMMA = r"\s*+,\s*+"
+_FOUR = rf"{_Q}(?:{_COMMA}{_Q}){{3}}"
+_ANY_FOUR = rf"(?:{_FOUR}|{_N}(?:\s++{_N}){{3}})"
+_PAIR = rf"\(\s*+{_Q}{_COMMA}{_Q}\s*+\)"
+_LIST_PAIR = rf"(?:{_PAIR}|\[\s*+{_Q}{_COMMA}{_Q}\s*+\])"
+_XY = rf"\{{\s*+[\"']?x[\"']?\s*+:\s*+{_Q}{_COMMA}[\"']?y[\"']?\s*+:\s*+{_Q}\s*+\}}"
+_CORNER = rf"(?:{_LIST_PAIR}|{_XY})"
+_FILL = (
+    r"(?:[\s:=,.;*\"'`_|-]|\b(?:and|at|are|bounding|box|coord(?:inate)?s?|corner|from|is|its|"
+    r"object|of|pixel|point|position|the|to|vertex|with)\b|坐标|为|是|在|角|和|点){0,24}+"
+)
+_FIRST = (
+    r"(?:(?:top|upper)[-_ ]?left|left[-_ ]?(?:top|upper)|左上|"
+    r"\(\s*+x_?[01]\s*+,\s*+y_?[01]\s*+\))"
+)
+_SECOND = (
+    r"(?:(?:bottom|lower)[-_ ]?right|right[-_ ]?(?:bottom|lower)|右下|"
+    r"\(\s*+x_?[12]\s*+,\s*+y_?[12]\s*+\))"
+)
+_SIDE = (
+    r"[xy][-_ ]?(?:min|max|[0-9]|left|right|top|bottom)|(?:min|max)[-_ ]?[xy]"
+    r"|(?:top|upper)[-_ ]?left[-_ ]?[xy]|(?:bottom|lower)[-_ ]?right[-_ ]?[xy]"
+    r"|left|top|right|bottom|width|height|[xywh]"
+)
+_ITEM = rf"(?<![\w<])[\"'`*]{{0,3}}(?:{_SIDE})[\"'`*]{{0,3}}\s*+[:=]\s*+{_Q}(?![\w%])"
+FORMS = re.compile(
+    rf"(?P<list>\[\s*+{_ANY_FOUR}\s*+\])"
+    rf"|(?P<nested>\[\s*+{_LIST_PAIR}{_COMMA}{_LIST_PAIR}\s*+\])"
+    rf"|(?P<tuple>\(\s*+{_FOUR}\s*+\))"
+    rf"|(?P<corners>{_FIRST}{_FILL}{_CORNER}{_FILL}{_SECOND}{_FILL}{_CORNER})"
+    rf"|(?P<pairs>{_PAIR}(?:[ \t]*+(?:,|;|and\b|to\b|->|→)?\s*+{_PAIR})*+)"
+    r"|(?P<tokens>(?:<[0-9]++>\s*+)++)"
+    rf"|(?P<quoted>box(?:es)?(?:_?2d)?[\"'`*]{{0,3}}\s*+[=:]\s*+[\"']\s*+{_ANY_FOUR}\s*+[\"'])"
+    rf"|(?P<keyed>(?:\bb?box(?:es)?(?:_?2d)?[\"'`*]{{0,3}}\s*+[=:]"
+    rf"|\bcoordinates?(?:\s+(?:is|are))?\s*+[=:]?)[\s*`]*+{_FOUR}(?![\w%(]|\s*+[,.]\s*+[0-9]))"
+    rf"|(?P<tagged><\|?(?:box|bbox|det)(?:_start)?\|?>\s*+{_ANY_FOUR}(?=\s*+<))"
+    rf"|(?P<named>{_ITEM}(?:[\s,;]*+(?:and\b\s*+)?{_ITEM})*+)",
+    re.IGNORECASE,
+)
+_WHOLE = re.compile(rf"[\s\"'`*$({{]*+{_FOUR}[\s\"'`*$)}}.]*+")
+_LOC = re.compile(r"(?:<loc[0-9]{4}>\s*+)++")
+_NUMBER = re.compile(_N)
+_PAIR_RE = re.compile(_PAIR)
+_ITEM_RE = re.compile(rf"({_SIDE})[\"'`*]{{0,3}}\s*+[:=]\s*+[\"'`*]{{0,3}}({_N})", re.IGNORECASE)
+_CORNERS = re.compile(_CORNER, re.IGNORECASE)
+
+# Names of the four sides, in the order x0, y0, x1, y1, or x, y, width, height.
+_SIDES = tuple(
+    names.split()
+    for names in (
+        "x1 y1 x2 y2",
+        "x0 y0 x1 y1",
+        "xmin ymin xmax ymax",
+        "minx miny maxx maxy",
+        "left top right bottom",
+        "xleft ytop xright ybottom",
+        "topleftx toplefty bottomrightx bottomrighty",
+        "upperleftx upperlefty lowerrightx lowerrighty",
+    )
+)
+_SIZES = tuple(
+    names.split() for names in ("x y w h", "x y width height", "left top width height")
+)
+
+# A list under such a key or tag, or in such a call, is something else than a box.
+_OTHER = re.compile(
+    r"point|poly|quad|segm|mask|contour|colou?r|rgb|stroke|vert(?:ex|ices)|cent(?:er|re)", re.I
+)
+_BOX_KEY = re.compile(r"box|rect|det\Z", re.I)
+_NAME = re.compile(r"([\w-]{1,60})[\"'`* ]{0,4}\Z")
+_TAG = re.compile(r"<\|?([\w-]{1,40})\|?>\Z")
+_OPEN_TAG = re.compile(r"<\|?\w{0,20}(?:point|line|poly)\w{0,20}\s[^<>]{0,200}\Z", re.I)
+_CALL = re.compile(
+    r"\b(?:click|tap|drag|swipe|scroll|(?:key)?points?|move\w{0,9}|pixels?|cent(?:er|re)s?|vertices)"
+    r"(?:\s+(?:at|are|is))?[\s(:]*\Z",
+    re.I,
+)
+_WORD_BEFORE = re.compile(r"(?!(?<=box)|(?<=rect)|(?<=bbox_2d))(?<=\w)\Z", re.I)
+_SUM_BEFORE = re.compile(r"(?:[0-9)\]][ \t]*[+*/×÷]|[)\]][ \t]*-)[ \t]*\Z")
+_SUM_AFTER = re.compile(
+    r"[ \t]*(?:[+/=×÷]|\*(?!\*))[ \t]*[0-9(\[]|[ \t]*-[ \t]*[(\[][ \t]*[+-]?[0-9]|[ \t]*[-+*/][0-9]"
+)
+_MORE_PAIRS = re.compile(r"\s*[,;]?\s*\((?:\s*[+-]?[0-9.]|\s*\Z)|\s*,\s*\Z")
+_INSIDE = " \t\r\n\f\v[](),.0123456789+-"
+_WINDOW = 300
+
+
+def loc_boxes(text: str) -> Iterator[Box]:
+    """PaliGemma: exactly four location tokens in a row, y before x, each in 0..1023."""
+    for match in _LOC.finditer(text):
+        found = [float(n) for n in re.findall(r"[0-9]{4}", match[0])]
+        cut = text.startswith("<loc", match.end())
+        if len(found) == 4 and not cut and max(found) <= 1023:
+            y0, x0, y1, x1 = found
+            yield x0, y0, x1, y1
+
+
+def number_boxes(text: str) -> Iterator[Box]:
+    """All other families: four numbers, x first, in one of the forms."""
+    if _WHOLE.fullmatch(text):
+        yield from _finite(_numbers(text))
+        return
+    other = False
+    for match in FORMS.finditer(text):
+        before = text[max(0, match.start() - _WINDOW) : match.start()]
+        after = text[match.end() : match.end() + 40]
+        head = before.rstrip(_INSIDE)
+        if head or len(before) < _WINDOW:  # else the window lies inside the same long list
+            other = _under_other(head)
+        form = match.lastgroup or ""
+        if not (other or _arithmetic(before, after) or _beside_number(before)):
+            yield from _finite_boxes(_READERS[form](match, before, after))
+
+
+def _finite_boxes(boxes: Iterator[list[float]]) -> Iterator[Box]:
+    for box in boxes:
+        yield from _finite(box)
+
+
+def _finite(numbers: list[float]) -> Iterator[Box]:
+    if len(numbers) == 4 and all(map(math.isfinite, numbers)):
+        x0, y0, x1, y1 = numbers
+        yield x0, y0, x1, y1
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(n) for n in _NUMBER.findall(text)]
+
+
+def _under_other(head: str) -> bool:
+    """Whether what encloses or precedes the numbers names something else than a box."""
+    tag = _TAG.search(head[-50:])
+    name = tag
+    if not tag and head[-1:] in (":", "="):
+        name = _NAME.search(head[:-1].rstrip()[-70:])
+    if name and _OTHER.search(name[1]):
+        return not _BOX_KEY.search(name[1])
+    return bool(_OPEN_TAG.search(head[-230:] + " "))
+
+
+def _under_box(before: str) -> bool:
+    """Whether a key or tag right before says that what follows is a box."""
+    head = before.rstrip(" \t\r\n[(")
+    name = _TAG.search(head[-50:])
+    if not name and head[-1:] in (":", "="):
+        name = _NAME.search(head[:-1].rstrip()[-70:])
+    return bool(name and _BOX_KEY.search(name[1]))
+
+
+def _arithmetic(before: str, after: str) -> bool:
+    return bool(_SUM_BEFORE.search(before[-20:]) or _SUM_AFTER.match(after))
+
+
+def _beside_number(before: str) -> bool:
+    """In a list after a bare number, "[245,[234,543,542,244]]": broken, which is not repaired.
+
+    A box begun anew with its double bracket, "[[220, [[220, 416, 417, 720]]", is whole.
+    """
+    head = before.rstrip()
+    if not head.endswith(","):
+        return False
+    outer = head.rstrip(" \t\r\n0123456789.,+-")
+    return outer.endswith("[") and len(outer) < len(head) - 1
+
+
+def _tuple(match: re.Match[str], before: str, _after: str) -> Iterator[list[float]]:
+    if not _WORD_BEFORE.search(before):  # max(1, 2, 3, 4)
+        yield _numbers(match[0])
+
+
+def _last_four(match: re.Match[str], _before: str, _after: str) -> Iterator[list[float]]:
+    yield _numbers(match[0])[-4:]  # a key such as "bbox_2d" has a digit
+
+
+def _nested(match: re.Match[str], before: str, _after: str) -> Iterator[list[float]]:
+    if _under_box(before):  # else they are two points
+        yield _numbers(match[0])
+
+
+def _corners(match: re.Match[str], _before: str, _after: str) -> Iterator[list[float]]:
+    yield [n for corner in _CORNERS.findall(match[0]) for n in _numbers(corner)][-4:]
+
+
+def _tokens(match: re.Match[str], _before: str, after: str) -> Iterator[list[float]]:
+    if not re.match(r"<[0-9]", after):
+        yield _numbers(match[0])
+
+
+def _pairs(match: re.Match[str], before: str, after: str) -> Iterator[list[float]]:
+    """Pairs that come in twos; any other number of them is a point or a polygon."""
+    if _CALL.search(before[-40:]) or _MORE_PAIRS.match(after):
+        return
+    if before.rstrip().endswith("["):  # in a list they are points
+        return
+    runs: list[list[float]] = []
+    last = -1
+    for pair in _PAIR_RE.finditer(match[0]):
+        gap = match[0][last : pair.start()] if last >= 0 else "\n"
+        if gap.strip() == "," or (not gap.strip() and "\n" not in gap):
+            runs[-1] += _numbers(pair[0])
+        else:
+            runs.append(_numbers(pair[0]))
+        last = pair.end()
+    if all(len(run) == 4 for run in runs):
+        yield from runs
+
+
+def _named(match: re.Match[str], _before: str, _after: str) -> Iterator[list[float]]:
+    items = [
+        (re.sub(r"[-_ ]", "", key.lower()), float(n)) for key, n in _ITEM_RE.findall(match[0])
+    ]
+    groups = [dict(items[i : i + 4]) for i in range(0, len(items), 4)]
+    boxes = [_sides(group) for group in groups]
+    if len(items) % 4 == 0:
+        yield from (box for box in boxes if all(boxes))
+
+
+def _sides(stated: dict[str, float]) -> list[float]:
+    for names in _SIDES:
+        if set(names) == set(stated):
+            return [stated[name] for name in names]
+    for names in _SIZES:
+        if set(names) == set(stated):
+            x, y, width, height = (stated[name] for name in names)
+            return [x, y, x + width, y + height]
+    return []
+
+
+_READERS: dict[str, Callable[[re.Match[str], str, str], Iterator[list[float]]]] = {
+    "list": _last_four,
+    "nested": _nested,
+    "tuple": _tuple,
+    "corners": _corners,
+    "pairs": _pairs,
+    "tokens": _tokens,
+    "quoted": _last_four,
+    "keyed": _last_four,
+    "tagged": _last_four,
+    "named": _named,
+}
