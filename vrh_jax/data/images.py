@@ -6,6 +6,7 @@ EXIF orientation tag is ignored, since boxes are annotated in the pixels as they
 
 import dataclasses
 import functools
+import hashlib
 import io
 import re
 from collections.abc import Callable
@@ -34,6 +35,9 @@ class ImageRef(Protocol):
     def open(self) -> Image.Image:
         """The image with its header read, but not decoded; any error of Pillow or the system."""
 
+    def read(self) -> bytes:
+        """The encoded image; any error of the system."""
+
 
 @dataclasses.dataclass(frozen=True)
 class FileImage:
@@ -46,6 +50,9 @@ class FileImage:
 
     def open(self) -> Image.Image:
         return Image.open(self.path)
+
+    def read(self) -> bytes:
+        return self.path.read_bytes()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +67,9 @@ class BytesImage:
 
     def open(self) -> Image.Image:
         return Image.open(io.BytesIO(self.data))
+
+    def read(self) -> bytes:
+        return self.data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +86,13 @@ class ParquetImage:
     row: int
 
     def __call__(self) -> Image.Image:
-        found = self._cell()
-        return found()
+        return self._cell()()
 
     def open(self) -> Image.Image:
         return self._cell().open()
+
+    def read(self) -> bytes:
+        return self._cell().read()
 
     def _cell(self) -> FileImage | BytesImage:
         name = f"{self.path}: {self.column}, row {self.row} of row group {self.group}"
@@ -152,6 +164,17 @@ def image_key(name: str) -> str:
     base = name.split("?", maxsplit=1)[0].replace("\\", "/").rsplit("/", 1)[-1]
     match = _COCO.fullmatch(base)
     return f"coco-{int(match[2])}" if match else name
+
+
+def content_key(image: ImageRef) -> str:
+    """An id of the file's content, for benchmarks that name the same picture differently.
+
+    "" if it cannot be read.
+    """
+    try:
+        return hashlib.sha256(image.read()).hexdigest()[:16]
+    except Exception:  # noqa: BLE001 - any unreadable file is a failed sample, not a crash
+        return ""
 
 
 def stored_size(image: ImageRef) -> tuple[int, int]:

@@ -123,6 +123,8 @@ def _check(raw: Any, number: int, options: JsonlOptions) -> _Line:
         raise UserError(f"{where}: 'text' must be the expression or question")
     answered = _text(raw.get("answer")) != ""
     kind = raw.get("kind") or ("text" if answered else "grounding")
+    if kind not in get_args(TaskKind):
+        raise UserError(f"{where}: kind = {kind!r}; expected one of {get_args(TaskKind)}")
     problem = _problem(raw, kind, answered, options.box)
     if problem:
         raise UserError(f"{where}: {problem}")
@@ -132,8 +134,6 @@ def _check(raw: Any, number: int, options: JsonlOptions) -> _Line:
 def _problem(raw: dict[str, Any], kind: Any, answered: bool, order: BoxOrder) -> str:
     """What is wrong with the target of a line, or ""."""
     box, needle = raw.get("box"), raw.get("needle")
-    if kind not in get_args(TaskKind):
-        return f"kind = {kind!r}; expected one of {get_args(TaskKind)}"
     if box is not None and not is_box(box):
         return f"box = {box!r}; expected four numbers in pixels, {order}"
     if kind == "grounding" and box is None:

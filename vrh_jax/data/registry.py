@@ -31,9 +31,22 @@ class Task:
 
 # Task name -> module with its TASK, or with several TASKS by name; imported when used.
 _MODULES = {
+    "countbench": "vrh_jax.data.benchmarks.countbench",
+    "cv_bench": "vrh_jax.data.benchmarks.cv_bench",
     "jsonl": "vrh_jax.data.jsonl",
+    "mathvista": "vrh_jax.data.benchmarks.mathvista",
+    "mmstar": "vrh_jax.data.benchmarks.mmstar",
+    "multiple_choice": "vrh_jax.data.benchmarks.multiple_choice",
     "needle": "vrh_jax.data.needle",
     "organism": "vrh_jax.data.organism_task",
+    "refcoco": "vrh_jax.data.benchmarks.refcoco",
+    "refcocog": "vrh_jax.data.benchmarks.refcoco",
+    "refcocoplus": "vrh_jax.data.benchmarks.refcoco",
+    "refspatial": "vrh_jax.data.benchmarks.refspatial",
+    "toloka": "vrh_jax.data.benchmarks.toloka",
+    "spatial457": "vrh_jax.data.benchmarks.spatial457",
+    "spatialrgpt": "vrh_jax.data.benchmarks.spatialrgpt",
+    "vaw": "vrh_jax.data.benchmarks.vaw",
 }
 
 
