@@ -9,9 +9,15 @@ from model_ports.errors import UserError
 from model_ports.nn.rope import Rope
 
 
-def read_rope(reader: ConfigReader, *, sections: bool = False) -> Rope:
+def read_rope(reader: ConfigReader, *, sections: bool = False, interleaved: bool = False) -> Rope:
     """Rotary settings from ``rope_theta``/``rope_scaling`` (published) or ``rope_parameters``
-    (transformers 5), with the rope types default, mrope and dynamic."""
+    (transformers 5), with the rope types default, mrope and dynamic.
+
+    Args:
+        sections: M-RoPE with three position axes.
+        interleaved: how the model's code deals frequencies to the axes; a config may only
+            repeat it (``mrope_interleaved``).
+    """
     params: dict[str, Any] = {}
     for name in ("rope_scaling", "rope_parameters"):
         params |= reader.optional(name, dict) or {}
@@ -27,6 +33,7 @@ def read_rope(reader: ConfigReader, *, sections: bool = False) -> Rope:
     kind = inner.take("rope_type", str, None) or inner.take("type", str, "default")
     inner.expect("type", "default", "mrope", "dynamic")
     split = inner.optional("mrope_section", list)
+    inner.expect("mrope_interleaved", interleaved)
     factor = inner.optional("factor", float)
     inner.ignore(["original_max_position_embeddings"] if kind == "dynamic" else [])
     inner.finish()
@@ -48,17 +55,26 @@ def read_rope(reader: ConfigReader, *, sections: bool = False) -> Rope:
     return Rope(
         theta=theta,
         sections=tuple(split) if split else None,
+        interleaved=interleaved,
         dynamic_factor=factor,
         max_positions=reader.take("max_position_embeddings", int),
     )
 
 
 def read_llama_like(
-    reader: ConfigReader, *, qkv_bias: bool, sections: bool = False, tied: bool | None = None
+    reader: ConfigReader,
+    *,
+    qkv_bias: bool,
+    qk_norm: bool = False,
+    sections: bool = False,
+    interleaved: bool = False,
+    tied: bool | None = None,
 ) -> DecoderConfig:
     """DecoderConfig from Llama-style attribute names; the caller finishes the reader.
 
     Args:
+        qkv_bias, qk_norm: as in DecoderConfig.
+        sections, interleaved: as in ``read_rope``.
         tied: overrides ``tie_word_embeddings`` where a wrapper config owns it.
     """
     heads = reader.take("num_attention_heads", int)
@@ -74,8 +90,9 @@ def read_llama_like(
         head_dim=reader.optional("head_dim", int) or dim // heads,
         mlp_dim=reader.take("intermediate_size", int),
         norm_eps=reader.take("rms_norm_eps", float),
-        rope=read_rope(reader, sections=sections),
+        rope=read_rope(reader, sections=sections, interleaved=interleaved),
         qkv_bias=qkv_bias,
+        qk_norm=qk_norm,
         tied=own_tied if tied is None else tied,
     )
     if not reader.raw.get("head_dim") and dim % heads:
@@ -107,6 +124,11 @@ def llama_like_rules(cfg: DecoderConfig, *, model: str, head: str) -> list[Rule]
         rules.append(Rule(f"{key}.weight", f"{ours}attn/{part}/kernel", "linear"))
         if cfg.qkv_bias and part != "o":
             rules.append(Rule(f"{key}.bias", f"{ours}attn/{part}/bias", "vector"))
+    if cfg.qk_norm:
+        rules += [
+            Rule(f"{layer}self_attn.{norm}.weight", f"{ours}attn/{norm}/scale", "vector")
+            for norm in ("q_norm", "k_norm")
+        ]
     rules += [
         Rule(f"{layer}mlp.{part}_proj.weight", f"{ours}mlp/{part}/kernel", "linear")
         for part in ("gate", "up", "down")
