@@ -165,7 +165,9 @@ def spatial_size(sample: "Sample", text: str) -> Reading:
     if said is None:
         return NOTHING
     low, high = SUCCESS
-    return Reading(f"{said:.12g}", low * float(sample.answer) <= said <= high * float(sample.answer))
+    return Reading(
+        f"{said:.12g}", low * float(sample.answer) <= said <= high * float(sample.answer)
+    )
 
 
 def spatial457(sample: "Sample", text: str) -> Reading:
