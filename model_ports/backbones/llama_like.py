@@ -6,10 +6,17 @@ from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
 from model_ports.errors import UserError
-from model_ports.nn.rope import Rope
+from model_ports.nn.rope import Pairs, Rope
 
 
-def read_rope(reader: ConfigReader, *, sections: bool = False, interleaved: bool = False) -> Rope:
+def read_rope(
+    reader: ConfigReader,
+    *,
+    sections: bool = False,
+    interleaved: bool = False,
+    pairs: Pairs = "halves",
+    partial_of: int | None = None,
+) -> Rope:
     """Rotary settings from ``rope_theta``/``rope_scaling`` (published) or ``rope_parameters``
     (transformers 5), with the rope types default, mrope and dynamic.
 
@@ -17,6 +24,8 @@ def read_rope(reader: ConfigReader, *, sections: bool = False, interleaved: bool
         sections: M-RoPE with three position axes.
         interleaved: how the model's code deals frequencies to the axes; a config may only
             repeat it (``mrope_interleaved``).
+        pairs: as in Rope.
+        partial_of: the head dim, if only ``partial_rotary_factor`` of it is rotated.
     """
     params: dict[str, Any] = {}
     for name in ("rope_scaling", "rope_parameters"):
@@ -34,6 +43,7 @@ def read_rope(reader: ConfigReader, *, sections: bool = False, interleaved: bool
     inner.expect("type", "default", "mrope", "dynamic")
     split = inner.optional("mrope_section", list)
     inner.expect("mrope_interleaved", interleaved)
+    dim = None if partial_of is None else _rotated_dims(reader, inner, partial_of)
     factor = inner.optional("factor", float)
     inner.ignore(["original_max_position_embeddings"] if kind == "dynamic" else [])
     inner.finish()
@@ -56,9 +66,25 @@ def read_rope(reader: ConfigReader, *, sections: bool = False, interleaved: bool
         theta=theta,
         sections=tuple(split) if split else None,
         interleaved=interleaved,
+        pairs=pairs,
+        dim=dim,
         dynamic_factor=factor,
         max_positions=reader.take("max_position_embeddings", int),
     )
+
+
+def _rotated_dims(outer: ConfigReader, inner: ConfigReader, head_dim: int) -> int:
+    """Rotated head dims from ``partial_rotary_factor``, which files keep in either place.
+
+    Without it transformers rotates all dims; no published file means that.
+    """
+    stated = {r.optional("partial_rotary_factor", float) for r in (outer, inner)} - {None}
+    if len(stated) != 1:
+        raise UserError(
+            f"{outer.where}: partial_rotary_factor is {sorted(map(float, stated)) or 'missing'}; "
+            "expected one value, in the config or in its rope settings"
+        )
+    return int(head_dim * float(stated.pop()))
 
 
 def read_llama_like(
@@ -68,18 +94,22 @@ def read_llama_like(
     qk_norm: bool = False,
     sections: bool = False,
     interleaved: bool = False,
+    pairs: Pairs = "halves",
+    partial: bool = False,
     tied: bool | None = None,
 ) -> DecoderConfig:
     """DecoderConfig from Llama-style attribute names; the caller finishes the reader.
 
     Args:
         qkv_bias, qk_norm: as in DecoderConfig.
-        sections, interleaved: as in ``read_rope``.
+        sections, interleaved, pairs: as in ``read_rope``.
+        partial: only the leading ``partial_rotary_factor`` of the head dims is rotated.
         tied: overrides ``tie_word_embeddings`` where a wrapper config owns it.
     """
     heads = reader.take("num_attention_heads", int)
     dim = reader.take("hidden_size", int)
     own_tied = reader.take("tie_word_embeddings", bool, False)
+    head_dim = reader.optional("head_dim", int) or dim // heads
     reader.expect("hidden_act", "silu")
     cfg = DecoderConfig(
         vocab=reader.take("vocab_size", int),
@@ -87,10 +117,16 @@ def read_llama_like(
         dim=dim,
         heads=heads,
         kv_heads=reader.take("num_key_value_heads", int, heads),
-        head_dim=reader.optional("head_dim", int) or dim // heads,
+        head_dim=head_dim,
         mlp_dim=reader.take("intermediate_size", int),
         norm_eps=reader.take("rms_norm_eps", float),
-        rope=read_rope(reader, sections=sections, interleaved=interleaved),
+        rope=read_rope(
+            reader,
+            sections=sections,
+            interleaved=interleaved,
+            pairs=pairs,
+            partial_of=head_dim if partial else None,
+        ),
         qkv_bias=qkv_bias,
         qk_norm=qk_norm,
         tied=own_tied if tied is None else tied,
@@ -105,12 +141,15 @@ def read_llama_like(
     return cfg
 
 
-def llama_like_rules(cfg: DecoderConfig, *, model: str, head: str) -> list[Rule]:
+def llama_like_rules(
+    cfg: DecoderConfig, *, model: str, head: str, fused_mlp: bool = False
+) -> list[Rule]:
     """Key table of the decoder.
 
     Args:
         model: prefix of embeddings, layers and final norm, e.g. ``model.``.
         head: full name of the output head's weight, e.g. ``lm_head.weight``.
+        fused_mlp: gate and up are one tensor, ``gate_up_proj``, gate first.
     """
     layer, ours = f"{model}layers.{{l}}.", "decoder/layers/"
     rules = [
@@ -129,10 +168,11 @@ def llama_like_rules(cfg: DecoderConfig, *, model: str, head: str) -> list[Rule]
             Rule(f"{layer}self_attn.{norm}.weight", f"{ours}attn/{norm}/scale", "vector")
             for norm in ("q_norm", "k_norm")
         ]
-    rules += [
-        Rule(f"{layer}mlp.{part}_proj.weight", f"{ours}mlp/{part}/kernel", "linear")
-        for part in ("gate", "up", "down")
-    ]
+    rules.append(Rule(f"{layer}mlp.down_proj.weight", f"{ours}mlp/down/kernel", "linear"))
+    for index, part in enumerate(("gate", "up")):
+        name, rows = ("gate_up", (index, 2)) if fused_mlp else (part, None)
+        key = f"{layer}mlp.{name}_proj.weight"
+        rules.append(Rule(key, f"{ours}mlp/{part}/kernel", "linear", rows))
     if cfg.tied:
         rules.append(Rule(head, "decoder/embed/embedding", "vector", use="copy"))
     else:
