@@ -1,0 +1,57 @@
+"""Position tables of vision towers, resampled to an image's grid of patches.
+
+Every axis gives a few taps (rows or columns of the table, with weights); a position is the sum
+over the products of its row taps and column taps.
+
+Axis letters: R, C rows and columns of the table, D width, K taps.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+# Coefficient of the cubic convolution kernel (Keys 1981) in torch; others use -0.5.
+CUBIC_A = -0.75
+
+
+class Taps(NamedTuple):
+    """Entries of one axis of a table, and their weights.
+
+    Attributes:
+        index: int32 [..., K].
+        weight: float32 [..., K].
+    """
+
+    index: jax.Array
+    weight: jax.Array
+
+
+def cubic_taps(coordinate: jax.Array, size: int) -> Taps:
+    """Four taps of cubic convolution, those outside the table clamped to its border.
+
+    Reference: torch ``grid_sample(mode="bicubic", padding_mode="border")``.
+
+    Args:
+        coordinate: float32 [...], in entries of the table; 0 is the centre of entry 0.
+        size: entries of the axis.
+    """
+    first = jnp.floor(coordinate)
+    offsets = jnp.arange(-1, 3)
+    x = jnp.abs((coordinate - first)[..., None] - offsets)
+    a = CUBIC_A
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    index = jnp.clip(first[..., None].astype(jnp.int32) + offsets, 0, size - 1)
+    return Taps(index, jnp.where(x <= 1, near, far))
+
+
+def sample_table(table: jax.Array, rows: Taps, columns: Taps) -> jax.Array:
+    """table [R, C, D] at points [...] -> [..., D], summed in float32, dtype of the table."""
+    total = jnp.zeros((*rows.index.shape[:-1], table.shape[-1]), jnp.float32)
+    for i in range(rows.index.shape[-1]):
+        for j in range(columns.index.shape[-1]):
+            weight = rows.weight[..., i] * columns.weight[..., j]
+            value = table[rows.index[..., i], columns.index[..., j]]
+            total += weight[..., None] * value.astype(jnp.float32)
+    return total.astype(table.dtype)
