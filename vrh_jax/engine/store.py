@@ -42,18 +42,26 @@ def write_json(path: Path, value: Any) -> None:
 def only_run(folder: Path) -> Iterator[None]:
     """Hold the folder for this process; a killed process lets go of it by itself.
 
+    A folder that is still empty afterwards (nothing could be started) is removed again.
+
     Raises:
         UserError: another run is at work in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    lock = folder / ".lock"
+    with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
                 f"{folder}: another run is working in this folder; wait for it, or use --out"
             ) from None
-        yield
+        try:
+            yield
+        finally:
+            if list(folder.iterdir()) == [lock]:
+                lock.unlink()
+                folder.rmdir()
 
 
 @dataclasses.dataclass(frozen=True)

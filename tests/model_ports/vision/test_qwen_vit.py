@@ -1,5 +1,6 @@
 """Parts of the Qwen2.5 vision tower against transformers, to 1e-5 in fp32."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -22,7 +23,8 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
 
 from model_ports.images.window_patches import window_patches
 from model_ports.nn import attention
-from model_ports.vision.qwen_vit import QwenVit, QwenVitConfig, qwen_vit_rules, vision_rope
+from model_ports.vision.qwen_vit import QwenVit, QwenVitConfig, qwen_vit_rules
+from model_ports.vision.rotary import vision_rope
 
 # (rows, columns) of patches; with 2 x 2 tokens per window: many windows, cut edges, one token.
 GRIDS = ((8, 8), (6, 14), (2, 2), (10, 4), (2, 30))
@@ -97,7 +99,9 @@ def windows(tower, image):
 def expected_features(tower, images):
     grid = torch.tensor([[1, i.shape[0] // 14, i.shape[1] // 14] for i in images])
     flat = torch.cat([reference_patches(i) for i in images])
-    return tower.reference(flat, grid_thw=grid).pooler_output.numpy()
+    # In float64: over four layers of wide weights float32 rounding alone nears the tolerance.
+    reference = copy.deepcopy(tower.reference).double()
+    return reference(flat.double(), grid_thw=grid).pooler_output.numpy()
 
 
 def stack(parts, extra_windows=0):
@@ -194,7 +198,7 @@ def test_tower_on_images_of_many_sizes(window, full_blocks):
     want = expected_features(tower, images)
     got = np.asarray(tower.port(*stack(parts, extra_windows=3)))
     ours = np.concatenate([got[row][part.order] for row, part in enumerate(parts)])
-    assert_close(ours, want, 3e-5, "features")  # four layers deep, so above the limit for parts
+    assert_close(ours, want, 1e-5, "features")
     assert want.std() > 0.2
 
 

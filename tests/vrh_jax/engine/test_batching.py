@@ -92,7 +92,15 @@ def test_two_runs_in_one_folder(tmp_path):
     with only_run(tmp_path), pytest.raises(UserError, match="another run"), only_run(tmp_path):
         pass
     with only_run(tmp_path):
-        pass
+        (tmp_path / "study.json").write_text("{}")
+    assert (tmp_path / "study.json").exists()
+
+
+def test_a_run_that_could_not_start_leaves_no_folder(tmp_path):
+    out = tmp_path / "results" / "study"
+    with pytest.raises(UserError), only_run(out):
+        raise UserError("a model is missing")
+    assert not out.exists()
 
 
 def test_progress_tells_what_is_left(capsys):
