@@ -10,6 +10,7 @@ import numpy as np
 
 Key = tuple[str, str, str, int, int]
 KEY_COLUMNS = ("model", "benchmark", "heads", "k", "draw")
+TEXT_COLUMNS = ("group", "task", "failure", "category", "rule", "reading", "expected")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Cell:
     Attributes:
         model, benchmark, heads, k, draw: as in the rows.
         sample_id, group, task, failure: str [n].
+        category, rule, reading, expected: str [n], "" where the rows lack them.
         correct: bool [n].
         iou: float64 [n]; NaN for questions.
         n_tokens: int [n], length of the answer.
@@ -33,6 +35,10 @@ class Cell:
     group: np.ndarray
     task: np.ndarray
     failure: np.ndarray
+    category: np.ndarray
+    rule: np.ndarray
+    reading: np.ndarray
+    expected: np.ndarray
     correct: np.ndarray
     iou: np.ndarray
     n_tokens: np.ndarray
@@ -44,7 +50,7 @@ class Cell:
 
     def where(self, chosen: np.ndarray) -> "Cell":
         """The cell restricted to some samples; ``chosen`` is a mask or indices."""
-        fields = ("sample_id", "group", "task", "failure", "correct", "iou", "n_tokens")
+        fields = ("sample_id", *TEXT_COLUMNS, "correct", "iou", "n_tokens")
         return dataclasses.replace(self, **{f: getattr(self, f)[chosen] for f in fields})
 
 
@@ -52,7 +58,7 @@ def make_cells(rows: Any) -> dict[Key, Cell]:
     """Cells of a table of result rows, in order of their keys.
 
     Args:
-        rows: pyarrow Table with at least the columns of ``Cell``.
+        rows: pyarrow Table with the columns of ``Cell``; those that may be "" may be missing.
 
     Raises:
         ValueError: a sample occurs twice in a cell, or the head sets of one model and
@@ -90,10 +96,15 @@ def _cell(columns: dict[str, np.ndarray], part: np.ndarray) -> Cell:
     return Cell(
         *key,
         sample_id=ids,
-        group=columns["group"][part].astype(str),
-        task=columns["task"][part].astype(str),
-        failure=columns["failure"][part].astype(str),
+        **{name: _text(columns, name, part) for name in TEXT_COLUMNS},
         correct=columns["correct"][part].astype(bool),
         iou=columns["iou"][part].astype(np.float64),
         n_tokens=columns["n_tokens"][part].astype(np.int64),
     )
+
+
+def _text(columns: dict[str, np.ndarray], name: str, part: np.ndarray) -> np.ndarray:
+    """A column as str; "" where it is missing or null."""
+    if name not in columns:
+        return np.full(len(part), "", dtype=str)
+    return np.array([text or "" for text in columns[name][part]], dtype=str)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from vrh_jax.analysis.aggregates import aggregates
 from vrh_jax.analysis.effects import accuracy, by_task, effects
 from vrh_jax.analysis.heads import compare, describe
 from vrh_jax.analysis.intervals import failure_split
@@ -31,8 +32,9 @@ def summarise(
 
     Returns:
         ``accuracy`` (per model, benchmark, head set and draw), ``tasks`` (the same per task of
-        mixed benchmarks), ``failures``, ``effects`` (drops and controls), ``heads`` (rankings,
-        stability, sparsity per model), ``transfer`` and ``overlap_curves``.
+        mixed benchmarks), ``aggregates`` (official scores beside plain means), ``failures``,
+        ``effects`` (drops and controls), ``heads`` (rankings, stability, sparsity per model),
+        ``transfer`` and ``overlap_curves``.
     """
     cells = make_cells(rows)
     method = settings.get("scoring", {}).get("method", "region_sum")
@@ -54,6 +56,7 @@ def summarise(
     return {
         "accuracy": [accuracy(cell) for cell in cells.values()],
         "tasks": by_task(cells),
+        "aggregates": aggregates(cells),
         "failures": [
             {
                 **dict(zip(("model", "benchmark", "heads", "k", "draw"), key, strict=True)),
