@@ -15,6 +15,16 @@ def gelu(x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x, approximate=False)
 
 
+def quick_gelu(x: jax.Array) -> jax.Array:
+    """CLIP's approximation of GELU, x * sigmoid(1.702 x)."""
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+def gelu_tanh(x: jax.Array) -> jax.Array:
+    """GELU's tanh form, ``gelu_pytorch_tanh`` of transformers."""
+    return jax.nn.gelu(x, approximate=True)
+
+
 class GatedMLP(nnx.Module):
     """``down(act(gate(x)) * up(x))``; SwiGLU with the default activation."""
 
@@ -40,7 +50,7 @@ class GatedMLP(nnx.Module):
 
 
 class MLP(nnx.Module):
-    """``fc2(gelu(fc1(x)))`` with exact GELU."""
+    """``fc2(act(fc1(x)))``, by default with exact GELU."""
 
     def __init__(
         self,
@@ -50,10 +60,12 @@ class MLP(nnx.Module):
         *,
         rngs: nnx.Rngs,
         dtype: jnp.dtype = jnp.float32,
+        act: Callable[[jax.Array], jax.Array] = gelu,
     ):
+        self.act = act
         self.fc1 = Linear((dim,), (hidden,), bias=True, rngs=rngs, dtype=dtype)
         self.fc2 = Linear((hidden,), (out,), bias=True, rngs=rngs, dtype=dtype)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [..., D] -> [..., out]."""
-        return self.fc2(gelu(self.fc1(x)))
+        return self.fc2(self.act(self.fc1(x)))
