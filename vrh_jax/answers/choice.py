@@ -9,16 +9,19 @@ option named first, articles and pronouns ("A", "I") taken for options, letters 
 import re
 from collections.abc import Sequence
 
-from vrh_jax.answers.clean import final_answer
-from vrh_jax.answers.words import BOXED, KEY, SPECIAL, normalise
+from vrh_jax.answers.words import BOXED, KEY, normalise, plain
 
 _MARKUP = r"[\s*_`\"'(\[{$]*"
 _CUE = re.compile(
-    rf"(?:\b(?:answer|option|choice)\b(?:\s+(?:is|was|would be|should be|must be))?|答案(?:是|为)?)"
+    rf"(?:\b(?:answer|option|choice)\b(?:\s+(?:is|was|would be|should be|must be))?"
+    rf"|(?P<pick>\b(?:choose|pick|select|go(?:ing)? with)\b(?:\s+(?:option|choice)\b)?)"
+    rf"|答案(?:是|为)?|(?P<xuan>选择?))"
     rf"(?P<end>{_MARKUP}[:=]?{_MARKUP})",
     re.IGNORECASE,
 )
 _WRONG = r"(?:not\b|n['’]t\b|incorrect|wrong|false|ruled out|excluded|impossible|out\b)"
+# What may follow a small letter that is an option; "a" and "i" are words more often.
+_SMALL_END = (r"[*_]*(?:[).:,;!]|\s*\Z|\s+(?:because|since|as|and|but)\b)", r"[*_]*(?:[).:]|\s*\Z)")
 _AS_WORD = re.compile(r"\s+(?!(?:or|and|is|was|because|since|as|would|seems)\b)[a-z]")
 
 
@@ -33,13 +36,13 @@ def read_choice(text: object, choices: Sequence[str] = ()) -> int | None:
         text: what the model printed.
         choices: the options' texts, lettered from A; without them A to H are letters.
     """
-    answer = SPECIAL.sub(" ", final_answer(text)).strip()
+    answer = plain(text).strip()
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(choices) or 8]
     keyed = KEY.findall(answer)
     if keyed:
         return _whole(keyed[-1], letters, choices)
     answer = _without_rejected(answer, letters)
-    for read in (_declared, _whole, _opening, _only_letter):
+    for read in (_declared, _whole, _opening, _confirmed, _only_letter):
         index = read(answer, letters, choices)
         if index is not None:
             return index
@@ -50,22 +53,42 @@ def _without_rejected(answer: str, letters: str) -> str:
     """Remove letters that are named to be ruled out: "(A) is incorrect", "not A"."""
     letter = rf"\(?(?<![A-Za-z])[{letters}](?![A-Za-z])\)?"
     named = rf"(?:\b(?:option|choice|answer)\s+)?(?<![*_])[*_]*+{letter}[*_]*"
+    several = rf"{letter}(?:(?:\s*,\s*|\s+(?:and|or)\s+|\s*,\s+(?:and|or)\s+){letter}){{1,8}}"
+    # The option's text may stand between: "A. red is wrong".
+    said = rf"(?:[.):][*_]*\s(?:(?!\b[{letters}]\b)[^.,;\n]){{1,40}}?)?"
     verb = r"(?:is|was|can|could|does|would be|seems|cannot be|isn|wasn|doesn)"
-    answer = re.sub(rf"{named}\s+{verb}\s*{_WRONG}", " ", answer)
-    return re.sub(rf"\b(?:not|neither|nor|rather than|instead of)\s+{letter}", " ", answer)
+    for pattern in (
+        rf"{several}\s+(?:are|were)\s*{_WRONG}",
+        rf"{named}{said}\s+{verb}\s*{_WRONG}",
+        rf"\b(?i:neither)[*_\s]+{letter}\s+nor\s+{letter}",
+        rf"\b(?i:not|neither|nor|rather than|instead of)[*_\s]+{letter}",
+    ):
+        answer = re.sub(pattern, " ", answer)
+    return answer
 
 
-def _letter_at(answer: str, start: int, letters: str) -> int | None:
-    """Index of a capital option letter that stands by itself at ``start``."""
+def _letter_at(answer: str, start: int, letters: str, *, small: bool = False) -> int | None:
+    """Index of an option letter that stands by itself at ``start``.
+
+    Small letters count where asked for; "a" and "i" only where they cannot be words.
+    """
     letter = answer[start : start + 1]
-    if not letter or letter not in letters or answer[start + 1 : start + 2].isalpha():
+    after = answer[start + 1 :][:40]
+    if not letter or letter.upper() not in letters or after[:1].isalpha():
         return None
-    after = answer[start + 1 :]
+    if letter.islower() and not (small and re.match(_SMALL_END[letter in "ai"], after)):
+        return None
     if after.startswith(("'", "’")) and after[1:2].isalpha():
         return None
     if letter in "AI" and _AS_WORD.match(after):  # "A dog", "I computed"
         return None
-    return letters.index(letter)
+    return letters.index(letter.upper())
+
+
+def _with_another(answer: str, start: int, letters: str) -> bool:
+    """Whether a second letter follows: "A or B" declares nothing."""
+    after = answer[start + 1 :][:40]
+    return bool(re.match(rf"\W?\s*(?:or|and|/|,|&)\s*(?:or\s)?\W?[{letters}](?![A-Za-z'’])", after))
 
 
 def _declared(answer: str, letters: str, choices: Sequence[str]) -> int | None:
@@ -76,11 +99,12 @@ def _declared(answer: str, letters: str, choices: Sequence[str]) -> int | None:
             found.append((boxed.start(), index))
     for cue in _CUE.finditer(answer):
         rest = answer[cue.end() : cue.end() + 300]
-        index = _letter_at(answer, cue.end(), letters)
-        if index is None:
-            line = normalise(rest.split("\n", 1)[0].split(". ", 1)[0])
-            index = _whole(line, letters, choices) if len(line) > 1 else None
-        strong = re.search(r"is|be|was|[:=]|是|为|：", answer[cue.start() : cue.end()][6:])
+        said = answer[cue.start() : cue.end()]
+        strong = cue["pick"] or cue["xuan"] or re.search(r"is|be|was|[:=]|是|为", said[2:])
+        line = normalise(rest.split("\n", 1)[0].split(". ", 1)[0])
+        index = _whole(line, letters, choices) if len(line) > 1 else None
+        if index is None and not _with_another(answer, cue.end(), letters):
+            index = _letter_at(answer, cue.end(), letters, small=bool(strong))
         if index is not None and strong:
             found.append((cue.start(), index))
     return max(found)[1] if found else None
@@ -114,6 +138,19 @@ def _opening(answer: str, letters: str, choices: Sequence[str]) -> int | None:
         return index
     text = normalise(choices[index]) if choices else ""
     return index if text and normalise(rest).startswith(text) else None
+
+
+def _confirmed(answer: str, letters: str, choices: Sequence[str]) -> int | None:
+    """The last letter said to be right: "Option C is the correct one"."""
+    del choices
+    found = None
+    for match in re.finditer(
+        rf"(?<![A-Za-z])([{letters}])[)*_]{{0,3}} (?:is|must be|would be|seems) (?:the )?(?:most )?"
+        r"(?:correct|right|best|answer)\b",
+        answer,
+    ):
+        found = letters.index(match[1])
+    return found
 
 
 def _only_letter(answer: str, letters: str, choices: Sequence[str]) -> int | None:

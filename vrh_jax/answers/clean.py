@@ -17,8 +17,8 @@ _ROLE = re.compile(
 _OPEN = re.compile(r"<answer>|<\|begin_of_box\|>", re.IGNORECASE)
 _CLOSE = re.compile(r"</answer>|<\|end_of_box\|>", re.IGNORECASE)
 _WIDE = str.maketrans(
-    "，、（）［］【】〔〕〖〗｛｝＜＞：；＋－−＝．０１２３４５６７８９",
-    ",,()[][][][]{}<>:;+--=.0123456789",
+    "，、（）［］【】〔〕〖〗｛｝＜＞：；＋－−＝．０１２３４５６７８９ＡＢＣＤＥＦＧＨ",
+    ",,()[][][][]{}<>:;+--=.0123456789ABCDEFGH",
 )
 
 

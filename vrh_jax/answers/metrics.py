@@ -11,15 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vrh_jax.answers.choice import read_choice
-from vrh_jax.answers.clean import final_answer
-from vrh_jax.answers.words import (
-    SPECIAL,
-    declared,
-    normalise,
-    read_count,
-    read_length,
-    read_yes_no,
-)
+from vrh_jax.answers.numbers import read_count, read_length
+from vrh_jax.answers.words import declared, normalise, plain, read_yes_no, stated
 
 if TYPE_CHECKING:
     from vrh_jax.data.sample import Sample
@@ -85,11 +78,6 @@ def by_kind(sample: "Sample", text: str) -> Reading:
         return _number(read_count(text), number, sample.precision)
     said = normalise(declared(text))
     return Reading(said, bool(said) and said == expected)
-
-
-def plain(text: str) -> str:
-    """The final answer without special tokens and code fences."""
-    return SPECIAL.sub(" ", final_answer(text))
 
 
 def expected_choice(answer: str, choices: Sequence[str]) -> int | None:
@@ -232,11 +220,8 @@ def mathvista(sample: "Sample", text: str) -> Reading:
 
 def _concluded(text: str) -> str:
     """The stated answer; without a statement the last line, where MathVista's prompt asks it."""
-    answer = plain(text).strip()
-    lines = [line for line in answer.splitlines() if line.strip()]
-    said = declared(text)
-    stated = bool(lines) and said != lines[0].strip()
-    return said if stated or not lines else lines[-1]
+    lines = [line for line in plain(text).splitlines() if line.strip()]
+    return stated(text) or (lines[-1] if lines else "")
 
 
 def _numbers(text: str) -> list[float]:
