@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -104,8 +104,10 @@ def write_checkpoint(
 class Pair:
     """The reference and the port with the same weights."""
 
+    PLACEHOLDER: ClassVar[str] = "<|image_pad|>"
+
     folder: Path
-    reference: Qwen2_5_VLForConditionalGeneration
+    reference: Any
     config: Any
     graphdef: Any
     params: dict[str, Any]
@@ -135,8 +137,8 @@ class Pair:
         pixels = self.pixels(images) if images else {}
         tokenizer, text = self.processor.tokenizer, prompt.text
         for grid in pixels.get("image_grid_thw", ()):
-            text = text.replace("<|image_pad|>", "<|hole|>" * (int(grid.prod()) // 4), 1)
-        ids = tokenizer(text.replace("<|hole|>", "<|image_pad|>"))["input_ids"]
+            text = text.replace(self.PLACEHOLDER, "<|hole|>" * (int(grid.prod()) // 4), 1)
+        ids = tokenizer(text.replace("<|hole|>", self.PLACEHOLDER))["input_ids"]
         assert list(prompt.tokens[: len(ids)]) == ids
         tokens = torch.tensor([[*ids, *map(int, prompt.tokens[len(ids) :])]])
         kinds = (tokens == self.config.image_token).int()
