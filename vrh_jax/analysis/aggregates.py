@@ -85,9 +85,10 @@ def _cv_bench(cell: Cell) -> Score:
 def _mmstar(cell: Cell) -> Score:
     whole = len(cell.correct) == MMSTAR_COUNT
     return {
-        "official": int(cell.correct.sum()) / MMSTAR_COUNT if whole else None,
-        "definition": f"right answers / {MMSTAR_COUNT}",
+        "official": int(cell.official.sum()) / MMSTAR_COUNT if whole else None,
+        "definition": f"right by the official extraction / {MMSTAR_COUNT}",
         "parts": _parts(cell, _level(cell, 0)) + _parts(cell, cell.category),
+        "measures": {"official extraction": float(cell.official.mean())},
     }
 
 
@@ -97,9 +98,8 @@ def _spatial457(cell: Cell) -> Score:
         for right, said, expected in zip(cell.correct, cell.reading, cell.expected, strict=True)
     ]
     counts = {name: lenient.count(name) for name in LENIENCIES}
-    accepted = int(cell.correct.sum()) + sum(counts.values())
     return {
-        "official": accepted / len(cell.correct),
+        "official": float(cell.official.mean()),
         "definition": "right, or accepted by a leniency of the official scorer, / n",
         "measures": counts,
     }

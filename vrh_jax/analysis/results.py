@@ -22,6 +22,7 @@ class Cell:
         sample_id, group, task, failure: str [n].
         category, rule, reading, expected: str [n], "" where the rows lack them.
         correct: bool [n].
+        official: bool [n], right by the benchmark's own scorer; ``correct`` where rows lack it.
         iou: float64 [n]; NaN for questions.
         n_tokens: int [n], length of the answer.
     """
@@ -40,6 +41,7 @@ class Cell:
     reading: np.ndarray
     expected: np.ndarray
     correct: np.ndarray
+    official: np.ndarray
     iou: np.ndarray
     n_tokens: np.ndarray
 
@@ -50,7 +52,7 @@ class Cell:
 
     def where(self, chosen: np.ndarray) -> "Cell":
         """The cell restricted to some samples; ``chosen`` is a mask or indices."""
-        fields = ("sample_id", *TEXT_COLUMNS, "correct", "iou", "n_tokens")
+        fields = ("sample_id", *TEXT_COLUMNS, "correct", "official", "iou", "n_tokens")
         return dataclasses.replace(self, **{f: getattr(self, f)[chosen] for f in fields})
 
 
@@ -93,11 +95,13 @@ def _cell(columns: dict[str, np.ndarray], part: np.ndarray) -> Cell:
     twice = ids[1:][ids[1:] == ids[:-1]]
     if len(twice):
         raise ValueError(f"rows of {key} hold sample {twice[0]!r} twice")
+    correct = columns["correct"][part].astype(bool)
     return Cell(
         *key,
         sample_id=ids,
         **{name: _text(columns, name, part) for name in TEXT_COLUMNS},
-        correct=columns["correct"][part].astype(bool),
+        correct=correct,
+        official=_official(columns, correct, part),
         iou=columns["iou"][part].astype(np.float64),
         n_tokens=columns["n_tokens"][part].astype(np.int64),
     )
@@ -108,3 +112,11 @@ def _text(columns: dict[str, np.ndarray], name: str, part: np.ndarray) -> np.nda
     if name not in columns:
         return np.full(len(part), "", dtype=str)
     return np.array([text or "" for text in columns[name][part]], dtype=str)
+
+
+def _official(columns: dict[str, np.ndarray], correct: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Verdicts of the benchmarks' own scorers; where they are missing or null, ours."""
+    if "official" not in columns:
+        return correct
+    found = columns["official"][part]
+    return np.array([c if o is None else o for o, c in zip(found, correct, strict=True)], bool)

@@ -26,6 +26,7 @@ class Verdict:
         box: the stated box in stored pixels, clipped to the frame, or None.
         iou: with the true box; 0 without a box.
         reading: what was read from the answer to a question, as text; "" if nothing was.
+        official: right by the benchmark's own scorer, whose rule may be laxer or stricter.
     """
 
     correct: bool
@@ -33,6 +34,7 @@ class Verdict:
     box: Box | None = None
     iou: float = 0.0
     reading: str = ""
+    official: bool = False
 
 
 IMAGE_ERROR = Verdict(correct=False, failure="image_error")
@@ -63,9 +65,10 @@ def judge(
             return Verdict(False, "invalid_box" if why == "invalid_box" else "parse_failure")
         overlap = iou(box, sample.box)
         right = overlap >= threshold
-        return Verdict(right, "" if right else "mislocated", box, overlap)
+        return Verdict(right, "" if right else "mislocated", box, overlap, official=right)
     reading = read_answer(sample, text)
+    official = reading.correct if reading.official is None else reading.official
     if not reading.value:
-        return Verdict(False, "parse_failure")
+        return Verdict(False, "parse_failure", official=official)
     failure: Failure = "" if reading.correct else "wrong_answer"
-    return Verdict(reading.correct, failure, reading=reading.value)
+    return Verdict(reading.correct, failure, reading=reading.value, official=official)

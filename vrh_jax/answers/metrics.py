@@ -28,6 +28,8 @@ SUPER_CATEGORIES = {
     "aeroplane": "jet fighter biplane airliner aeroplane",
     "bicycle": "road utility mountain tandem bicycle",
 }
+# "A dog is shown" opens with an article, "A because ..." with a letter.
+_WORD_A = re.compile(r"a\s+(?!(?:or|and|is|was|because|since|as|for)\b)[a-z]")
 _SUPER = {word: name for name, words in SUPER_CATEGORIES.items() for word in words.split()}
 
 
@@ -38,10 +40,12 @@ class Reading:
     Attributes:
         value: the choice's text, the number, yes or no, or the words; "" if nothing was read.
         correct: whether it is right.
+        official: whether the benchmark's own scorer calls it right, where that may differ.
     """
 
     value: str = ""
     correct: bool = False
+    official: bool | None = None
 
 
 NOTHING = Reading()
@@ -73,9 +77,8 @@ def by_kind(sample: "Sample", text: str) -> Reading:
     if expected in _YES_NO:
         answer = read_yes_no(text)
         return NOTHING if answer is None else Reading(_word(answer), answer == _YES_NO[expected])
-    number = read_count(expected)
-    if sample.kind in ("count", "number") or (number is not None and len(expected.split()) == 1):
-        return _number(read_count(text), number, sample.precision)
+    if sample.kind in ("count", "number") or (_is_number(expected) and " " not in expected):
+        return _number(read_count(text), read_count(expected), sample.precision)
     said = normalise(declared(text))
     return Reading(said, bool(said) and said == expected)
 
@@ -127,16 +130,26 @@ def _number(said: float | None, expected: float | None, precision: int | None = 
 
 
 def mmstar(sample: "Sample", text: str) -> Reading:
-    """MMStar's own extraction (MMStar-Benchmark/MMStar, eval/vlmeval/evaluate/mmstar.py).
+    """MMStar: a letter where the official scorer looks for it, else the general reader.
 
-    The letter counts at the start, after "(", after "option " or after "the answer is ".
+    ``official`` is that scorer's verdict (MMStar-Benchmark/MMStar, eval/vlmeval/evaluate/
+    mmstar.py): the character at the start, after "(", "option " or "the answer is ". It also
+    takes the A of "Answer: B" for the option, which ``correct`` does not.
     """
     said = plain(text).lower().strip().replace("\n", " ")
+    right = _letter(sample).lower()
+    official, letter = False, ""
     for opening in ("", "(", "option ", "the answer is "):
-        letter = said[len(opening) : len(opening) + 1]
-        if said.startswith(opening) and letter and letter in "abcd":
-            return Reading(letter.upper(), letter == _letter(sample).lower())
-    return NOTHING
+        if said.startswith(opening):
+            rest = said[len(opening) :]
+            official = official or bool(right and rest.startswith(right))
+            alone = re.match(r"[a-d](?![\w'\u2019])", rest)
+            letter = letter or (alone[0] if alone and not _WORD_A.match(rest) else "")
+    if letter:
+        return Reading(letter.upper(), letter == right, official)
+    return dataclasses.replace(
+        _choice(sample, read_choice(text, sample.choices)), official=official
+    )
 
 
 def _letter(sample: "Sample") -> str:
@@ -161,22 +174,25 @@ def spatial_size(sample: "Sample", text: str) -> Reading:
 def spatial457(sample: "Sample", text: str) -> Reading:
     """Spatial457, strict: the same value, however it is written (case, number word, True, yes).
 
-    The official scorer's further leniencies are in ``spatial457_leniency``.
+    ``official`` adds the leniencies of the official scorer (see ``spatial457_leniency``).
     """
-    said = normalise(declared(text))
-    expected = normalise(sample.answer)
+    said, expected = normalise(declared(text)), normalise(sample.answer)
+    answer = read_yes_no(text) if expected in _YES_NO else None
+    count = read_count(text) if _is_number(expected) else None
     if not said:
         return NOTHING
-    if said == expected:
-        return Reading(said, correct=True)
-    if expected in _YES_NO:
-        answer = read_yes_no(text)
-        if answer is not None:
-            return Reading(_word(answer), answer == _YES_NO[expected])
-    count = read_count(text) if read_count(expected) is not None else None
-    if count is not None:
-        return _number(count, read_count(expected))
-    return Reading(said, correct=False)
+    if answer is not None:
+        reading = Reading(_word(answer), answer == _YES_NO[expected])
+    elif count is not None:
+        reading = _number(count, read_count(expected))
+    else:
+        reading = Reading(said, said == expected)
+    lenient = reading.correct or bool(spatial457_leniency(reading.value, expected))
+    return dataclasses.replace(reading, official=lenient)
+
+
+def _is_number(text: str) -> bool:
+    return read_count(text) is not None and text not in {*_YES_NO, "none"}
 
 
 def spatial457_leniency(said: str, expected: str) -> str:

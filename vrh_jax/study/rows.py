@@ -12,8 +12,8 @@ from vrh_jax.engine.store import Row, whole_file
 from vrh_jax.study.masks import MaskSpec
 
 # Column -> Arrow type. ``expected`` of a grounding sample is its box as text; ``reading`` is what
-# was read from the answer to a question; ``category`` and ``rule`` are the sample's, by which its
-# benchmark's official score is aggregated.
+# was read from the answer to a question; ``official`` is the verdict of the benchmark's own scorer;
+# ``category`` and ``rule`` are the sample's, by which the official score is aggregated.
 COLUMNS: dict[str, str] = {
     "model": "string",
     "benchmark": "string",
@@ -36,6 +36,7 @@ COLUMNS: dict[str, str] = {
     "y1": "float64",
     "iou": "float64",
     "correct": "bool",
+    "official": "bool",
     "failure": "string",
     "error": "string",
     "n_tokens": "int32",
@@ -76,6 +77,7 @@ def make_row(
         **dict(zip(("x0", "y0", "x1", "y1"), corners, strict=True)),
         "iou": float(verdict.iou) if grounding else None,
         "correct": bool(verdict.correct),
+        "official": bool(verdict.official),
         "failure": verdict.failure,
         "error": ready.error,
         "n_tokens": 0 if answer is None else len(answer.tokens),

@@ -52,6 +52,8 @@ def test_mmstar_is_the_total_not_the_mean_of_subcategories():
     answers = some("math/geometry", 500, 1000) + some("math/other", 500, 500)
     entry = score("mmstar", answers)
     assert entry["official"] == pytest.approx(1000 / 1500)
+    official = [False] * 1499 + [True]
+    assert score("mmstar", answers, official=official)["official"] == 1 / 1500
     assert {p["name"] for p in entry["parts"]} == {"math", "math/geometry", "math/other"}
     assert score("mmstar", answers[:100])["official"] is None  # of a part there is no total
 
@@ -67,7 +69,8 @@ def test_spatial457_leniencies_are_counted_one_by_one():
         ("L1_single", False, "chopper", "truck"),
         ("L1_single", False, "", "red"),
     ]
-    entry = score("spatial457", answers)
+    official = [True] * 6 + [False] * 2
+    entry = score("spatial457", answers, official=official)
     assert entry["mean"] == 1 / 8
     assert entry["official"] == 6 / 8
     assert entry["measures"] == {
@@ -126,5 +129,6 @@ def test_what_is_judged_is_what_is_aggregated():
     bus = Sample("s", "text", "?", None, (0, 0), None, "school bus", "i", "i", rule="spatial457",
                  category="L1_single")  # fmt: skip
     verdict = judge(bus, "{'Reasoning': 'long', 'Answer': 'Double bus'}")
-    entry = score("spatial457", [("L1_single", verdict.correct, verdict.reading, bus.answer)])
+    answers = [("L1_single", verdict.correct, verdict.reading, bus.answer)]
+    entry = score("spatial457", answers, official=[verdict.official])
     assert (entry["mean"], entry["official"]) == (0, 1)
