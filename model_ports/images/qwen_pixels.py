@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from PIL import Image
@@ -33,7 +33,7 @@ class QwenPixels:
     std: tuple[float, float, float]
 
     @classmethod
-    def read(cls, folder: Path, *, patch: int, merge: int, temporal: int) -> "QwenPixels":
+    def read(cls, folder: Path, *, patch: int, merge: int, temporal: int) -> Self:
         """Settings of a checkpoint folder; ``preprocessor_config.json``, or the part of
         ``processor_config.json`` that transformers 5 writes instead.
 

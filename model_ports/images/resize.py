@@ -11,9 +11,14 @@ MAX_ASPECT = 200
 
 
 def smart_resize(
-    size: tuple[int, int], *, factor: int, min_pixels: int, max_pixels: int
+    size: tuple[int, int],
+    *,
+    factor: int,
+    min_pixels: float,
+    max_pixels: float,
+    grow: bool = False,
 ) -> tuple[int, int]:
-    """The frame that a Qwen-VL model sees: multiples of ``factor`` within a pixel budget.
+    """The frame that a Qwen-VL or GLM-4V model sees: multiples of ``factor`` within a pixel budget.
 
     Sides are rounded to the nearest multiple (half to even, as Python rounds); over the budget
     they shrink and are floored, under it they grow and are rounded up. Source:
@@ -23,19 +28,24 @@ def smart_resize(
         size: stored (width, height).
         factor: patch size times merge size.
         min_pixels, max_pixels: budget of the frame, in pixels.
+        grow: a side below ``factor`` is brought up to it first, with the other side in
+            proportion (GLM-4V).
 
     Returns:
         (width, height) of the frame.
 
     Raises:
-        UserError: empty image, or one side more than 200 times the other.
+        UserError: empty image, or one side (when grown) more than 200 times the other.
     """
     width, height = size
     if min(size) < 1:
         raise UserError(f"an image of {width}x{height} pixels is empty")
-    if max(size) > MAX_ASPECT * min(size):
+    if grow and min(size) < factor:
+        scale = max(factor / height, factor / width)
+        width, height = int(width * scale), int(height * scale)
+    if max(width, height) > MAX_ASPECT * min(width, height):
         raise UserError(
-            f"an image of {width}x{height} pixels has an aspect ratio above {MAX_ASPECT}, which "
+            f"an image of {size[0]}x{size[1]} pixels has an aspect ratio above {MAX_ASPECT}, which "
             "this model's preprocessing refuses; crop or pad the image"
         )
     new_h, new_w = round(height / factor) * factor, round(width / factor) * factor
