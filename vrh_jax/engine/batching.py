@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from model_ports.errors import UserError
+from model_ports.images.decode import to_rgb
 from model_ports.port import Processor
 from model_ports.prompt import Prompt, Side, collate
 from model_ports.vlm import Batch
@@ -49,19 +51,31 @@ class Ready:
 
 
 def prepare(processor: Processor, task: Task) -> Ready:
-    """Read the image and render the prompt. An unreadable image is a result, not an error."""
+    """Read the image and render the prompt.
+
+    An image that is unreadable, of another size than annotated, or of a shape that the model
+    does not take is a result, not an error.
+    """
     sample = task.sample
     images = []
     if sample.image is not None:
         try:
-            image = sample.image().convert("RGB")
+            image = to_rgb(sample.image())
+        except UserError as error:
+            return Ready(task, None, str(error))
         except Exception as error:  # noqa: BLE001 - PIL raises many kinds on bad files
             return Ready(task, None, f"{type(error).__name__}: {error}")
         if image.size != sample.image_size:
             return Ready(task, None, f"image is {image.size}, expected {sample.image_size}")
         images.append(image)
     text = task.prompt.render(sample)
-    return Ready(task, processor.prepare(text, images, image_first=task.prompt.image_first), "")
+    try:
+        prompt = processor.prepare(text, images, image_first=task.prompt.image_first)
+    except UserError as error:
+        if not images:
+            raise
+        return Ready(task, None, str(error))
+    return Ready(task, prompt, "")
 
 
 def blocks(tasks: Sequence[Task], size: int) -> list[list[Task]]:

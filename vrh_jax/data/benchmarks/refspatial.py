@@ -94,7 +94,7 @@ def mask_box(mask: ImageRef, where: str, size: tuple[int, int]) -> Box:
         raise
     except Exception as error:  # Pillow raises many types on broken files
         raise UserError(f"{where}: its mask cannot be read ({error})") from error
-    inside = (values.reshape(*values.shape[:2], -1) > 0).any(axis=2)
+    inside = np.any(values.reshape(*values.shape[:2], -1) > 0, axis=2)
     height, width = values.shape[:2]
     if size not in ((0, 0), (width, height)):
         raise UserError(f"{where}: the mask is {width}x{height}, but the image {size[0]}x{size[1]}")

@@ -84,10 +84,12 @@ def _row(number: int, raw: dict[str, str], path: Path) -> _Row:
         try:
             values.append(int(raw[name]))
         except ValueError:
+            hidden = " (an early test_public.csv hides the boxes)" if not raw[name] else ""
             raise UserError(
-                f"{path}, row {number}: {name} = {raw[name]!r}; expected whole pixels"
+                f"{path}, row {number}: {name} = {raw[name]!r}; expected whole pixels{hidden}"
             ) from None
-    width, height, left, top, right, bottom = values
+    width, height, *sides = values
+    left, top, right, bottom = (float(v) for v in sides)
     return _Row(number, raw["image"], (width, height), (left, top, right, bottom), raw)
 
 
