@@ -20,7 +20,7 @@ Score = Mapping[str, Any]
 
 
 def aggregates(cells: Mapping[Key, Cell]) -> list[dict[str, Any]]:
-    """One entry per cell of a benchmark with a rule of its own, in the order of the cells.
+    """One entry per cell of a benchmark with categories or a rule of its own.
 
     Keys: those of the cell, ``rule``, ``n``, ``mean`` (right answers / n), ``official`` (None
     where it is not defined, such as for a part of the benchmark), ``definition`` (of
@@ -29,9 +29,9 @@ def aggregates(cells: Mapping[Key, Cell]) -> list[dict[str, Any]]:
     out = []
     for cell in cells.values():
         rules = np.unique(cell.rule)
-        if len(rules) != 1 or str(rules[0]) not in _SCORES:
-            continue
         rule = str(rules[0])
+        if len(rules) != 1 or rule not in _SCORES or (not rule and not cell.category.any()):
+            continue
         out.append(
             {
                 "model": cell.model,
@@ -66,6 +66,16 @@ def _level(cell: Cell, level: int) -> np.ndarray:
     return np.array([name.split("/")[level] if name else "" for name in cell.category], dtype=str)
 
 
+def _levels(cell: Cell) -> list[dict[str, Any]]:
+    """Parts by the first level of the categories, then by the whole where it has more."""
+    whole = [part for part in _parts(cell, cell.category) if "/" in part["name"]]
+    return _parts(cell, _level(cell, 0)) + whole
+
+
+def _by_category(cell: Cell) -> Score:
+    return {"parts": _levels(cell)}
+
+
 def _cv_bench(cell: Cell) -> Score:
     sources = _level(cell, 0)
     by_source = {part["name"]: part["mean"] for part in _parts(cell, sources)}
@@ -87,7 +97,7 @@ def _mmstar(cell: Cell) -> Score:
     return {
         "official": int(cell.official.sum()) / MMSTAR_COUNT if whole else None,
         "definition": f"right by the official extraction / {MMSTAR_COUNT}",
-        "parts": _parts(cell, _level(cell, 0)) + _parts(cell, cell.category),
+        "parts": _levels(cell),
         "measures": {"official extraction": float(cell.official.mean())},
     }
 
@@ -149,6 +159,7 @@ def _vaw(cell: Cell) -> Score:
 
 
 _SCORES: dict[str, Callable[[Cell], Score]] = {
+    "": _by_category,
     "countbench": _countbench,
     "cv_bench": _cv_bench,
     "mathvista": _mathvista,

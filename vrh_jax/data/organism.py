@@ -21,6 +21,15 @@ _CHOICES = {
     "spatial": ("yes", "no"),
     "exist": ("yes", "no"),
 }
+_CATEGORIES = {
+    "box": "grounding",
+    "color": "attribute/color",
+    "shape": "attribute/shape",
+    "size": "attribute/size",
+    "spatial": "spatial",
+    "count": "counting",
+    "exist": "existence",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,4 +107,6 @@ def _sample(task: str, split: str, seed: int, index: int, scene: Scene, query: Q
         image_id=image_id,
         group=image_id,
         choices=_CHOICES.get(query.kind, ()),
+        category=_CATEGORIES[query.kind],
+        source=f"organism-{task}#{index}",
     )

@@ -104,9 +104,14 @@ def test_parts_cover_every_answer(rule):
     assert entry["official"] == (None if rule == "vaw" else pytest.approx(entry["mean"]))
 
 
-def test_general_questions_and_older_rows_have_no_official_score():
-    answers = some("", 1, 2)
-    assert aggregates(cells("", answers)) == []
+def test_general_questions_have_parts_but_no_official_score():
+    assert aggregates(cells("", some("", 1, 2))) == []
+    entry = score("", some("spatial", 1, 2) + some("counting", 3, 3))
+    assert entry["official"] is None
+    assert {p["name"]: p["mean"] for p in entry["parts"]} == {"counting": 1, "spatial": 0.5}
+
+
+def test_older_rows_have_no_official_score():
     table = pa.table({
         "model": ["m"], "benchmark": ["b"], "heads": ["none"], "k": [0], "draw": [0],
         "sample_id": ["s"], "group": ["g"], "task": ["text"], "failure": [""], "correct": [True],
