@@ -92,6 +92,7 @@ def _cell(columns: dict[str, np.ndarray], part: np.ndarray) -> Cell:
     part, ids = part[by_id], ids[by_id]
     model, benchmark, heads, k, draw = (columns[name][part[0]] for name in KEY_COLUMNS)
     key = (str(model), str(benchmark), str(heads), int(k), int(draw))
+    texts: dict[str, Any] = {name: _text(columns, name, part) for name in TEXT_COLUMNS}
     twice = ids[1:][ids[1:] == ids[:-1]]
     if len(twice):
         raise ValueError(f"rows of {key} hold sample {twice[0]!r} twice")
@@ -99,7 +100,7 @@ def _cell(columns: dict[str, np.ndarray], part: np.ndarray) -> Cell:
     return Cell(
         *key,
         sample_id=ids,
-        **{name: _text(columns, name, part) for name in TEXT_COLUMNS},
+        **texts,
         correct=correct,
         official=_official(columns, correct, part),
         iou=columns["iou"][part].astype(np.float64),

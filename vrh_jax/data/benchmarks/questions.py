@@ -49,12 +49,12 @@ class Base64Image:
     name: str = ""
 
     def __call__(self) -> Image.Image:
-        return load_image(self._bytes(), self.name)
+        return load_image(self.read(), self.name)
 
     def open(self) -> Image.Image:
-        return Image.open(io.BytesIO(self._bytes()))
+        return Image.open(io.BytesIO(self.read()))
 
-    def _bytes(self) -> bytes:
+    def read(self) -> bytes:
         try:
             return base64.b64decode(self.text, validate=True)
         except binascii.Error as error:
@@ -299,7 +299,7 @@ def _table(
                     by_index[str(row.get("index"))] = text
                 else:
                     text = by_index.get(text, text)
-                yield row, Base64Image(text, f"{path}, row {number}") if text else None
+                yield dict(row), Base64Image(text, f"{path}, row {number}") if text else None
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:

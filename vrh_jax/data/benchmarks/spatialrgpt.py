@@ -26,7 +26,8 @@ from vrh_jax.data.images import ImageRef
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
 
-CATEGORIES = ("width_data", "height_data")
+Category = Literal["width_data", "height_data"]
+CATEGORIES: tuple[Category, ...] = ("width_data", "height_data")
 Marks = Literal["box", "mark", "none"]
 # Distinct on photographs, also for readers with colour blindness (Okabe and Ito).
 _COLORS = ("#D55E00", "#0072B2", "#F0E442", "#009E73", "#CC79A7")
@@ -48,7 +49,7 @@ class SpatialRgptOptions(QuestionOptions):
         description="how regions are shown: 'box' draws each with its name, 'mark' its number "
         "in the middle, 'none' leaves the image as it is",
     )
-    categories: tuple[Literal["width_data", "height_data"], ...] = Field(
+    categories: tuple[Category, ...] = Field(
         CATEGORIES, min_length=1, description="which sizes are asked"
     )
 
@@ -72,6 +73,10 @@ class MarkedImage:
     def open(self) -> Image.Image:
         """The image without its regions, for its header."""
         return self.image.open()
+
+    def read(self) -> bytes:
+        """The encoded image without its regions."""
+        return self.image.read()
 
 
 def load(options: SpatialRgptOptions, _split: Split, _count: int) -> Rows[Question]:
