@@ -15,12 +15,11 @@ import numpy as np
 from flax import nnx
 
 from model_ports.convert.rules import Rule
-from model_ports.nn.attention import full_attention, masked_attention
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import MLP, GatedMLP
 from model_ports.nn.norms import RMSNorm
-from model_ports.nn.rope import apply_rope, inverse_frequencies
 from model_ports.sharding import constrain
+from model_ports.vision.rotary import RotaryAttention, vision_rope
 
 NORM_EPS = 1e-6  # fixed in the reference, not part of any config
 
@@ -64,81 +63,17 @@ class QwenVitConfig:
         return self.window // self.merge // self.patch
 
 
-def vision_rope(hw: jax.Array, theta: float, head_dim: int) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines of patch positions: the first half of the frequencies turn with the
-    row, the second half with the column.
-
-    Args:
-        hw: int32 [..., 2], row and column.
-
-    Returns:
-        (cos, sin), float32 [..., H/2].
-    """
-    inv = jnp.asarray(inverse_frequencies(theta, head_dim // 2))
-    angles = hw.astype(jnp.float32)[..., None] * inv  # [..., 2, H/4]
-    angle = angles.reshape(*hw.shape[:-1], head_dim // 2)
-    return jnp.cos(angle), jnp.sin(angle)
-
-
-class VisionAttention(nnx.Module):
-    """Bidirectional attention within windows or within the whole image."""
-
-    def __init__(self, cfg: QwenVitConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
-        self.scale = cfg.head_dim**-0.5
-        heads = (cfg.heads, cfg.head_dim)
-        self.q = Linear((cfg.dim,), heads, bias=True, rngs=rngs, dtype=dtype)
-        self.k = Linear((cfg.dim,), heads, bias=True, rngs=rngs, dtype=dtype)
-        self.v = Linear((cfg.dim,), heads, bias=True, rngs=rngs, dtype=dtype)
-        self.o = Linear(heads, (cfg.dim,), bias=True, rngs=rngs, dtype=dtype)
-
-    def __call__(
-        self,
-        x: jax.Array,
-        cos: jax.Array,
-        sin: jax.Array,
-        *,
-        valid: jax.Array,
-        full: jax.Array,
-    ) -> jax.Array:
-        """x [X, S, D] -> [X, S, D].
-
-        Args:
-            cos, sin: float32 [X, S, H/2].
-            valid: bool [X, W, C], with W * C = S.
-            full: bool scalar, attend within the image instead of within each window.
-        """
-        images, windows, size = valid.shape
-        flat = valid.reshape(images, windows * size)
-
-        def rotate(a: jax.Array) -> jax.Array:
-            return apply_rope(a.astype(jnp.float32), cos, sin).astype(a.dtype)
-
-        def within_image(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            return full_attention(q, k, v, flat, self.scale)
-
-        def within_windows(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            q, k, v = (a.reshape(images * windows, size, *a.shape[2:]) for a in (q, k, v))
-            mask = valid.reshape(images * windows, 1, size)
-            return masked_attention(q, k, v, mask, self.scale).reshape(shape)
-
-        q, k, v = rotate(self.q(x)), rotate(self.k(x)), self.v(x)
-        q, k, v = (constrain(a, "batch", None, "heads", None) for a in (q, k, v))
-        shape = v.shape
-        z = jax.lax.cond(full, within_image, within_windows, q, k, v)
-        return self.o(constrain(z, "batch", None, "heads", None))
-
-
 class VisionBlock(nnx.Module):
     """Pre-norm transformer block."""
 
     def __init__(self, cfg: QwenVitConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
         self.norm1 = RMSNorm(cfg.dim, eps=NORM_EPS, dtype=dtype)
-        self.attn = VisionAttention(cfg, rngs=rngs, dtype=dtype)
+        self.attn = RotaryAttention(cfg.dim, cfg.heads, rngs=rngs, dtype=dtype)
         self.norm2 = RMSNorm(cfg.dim, eps=NORM_EPS, dtype=dtype)
         self.mlp = GatedMLP(cfg.dim, cfg.mlp_dim, bias=True, rngs=rngs, dtype=dtype)
 
     def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, **attention: Any) -> jax.Array:
-        """x [X, S, D] -> [X, S, D]; keyword arguments as in VisionAttention."""
+        """x [X, S, D] -> [X, S, D]; keyword arguments as in RotaryAttention."""
         x = x + self.attn(self.norm1(x), cos, sin, **attention)
         return constrain(x + self.mlp(self.norm2(x)), "batch", None, None)
 

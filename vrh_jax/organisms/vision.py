@@ -280,6 +280,6 @@ def _positions(length: int, first: int, side: int, style: vocab.Style) -> np.nda
     """Rotary positions [A, T] as the port's processor and generation give them."""
     if style == "intern":
         return np.arange(length, dtype=np.int32)[None]
-    from model_ports.vlms.qwen2_5_vl.positions import mrope_positions
+    from model_ports.vlms.qwen_common.positions import mrope_positions
 
     return mrope_positions(length, [first], [(side, side)])

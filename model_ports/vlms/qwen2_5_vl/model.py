@@ -16,6 +16,7 @@ from model_ports.decoder import Decoder
 from model_ports.vision.qwen_vit import QwenVit, qwen_vit_rules
 from model_ports.vlm import VLM
 from model_ports.vlms.qwen2_5_vl.config import Qwen25VLConfig
+from model_ports.vlms.qwen_common.features import prompt_tokens, tower_inputs
 
 
 class Qwen25VL(VLM):
@@ -33,15 +34,8 @@ class Qwen25VL(VLM):
                 [B, I, W, C, 2], and ``index`` int32 [B, V, 2], the image of each visual token
                 and its place in window order. Zero padding of any axis changes nothing.
         """
-        batch, count = images["patches"].shape[:2]
-        flat = [
-            images[name].reshape(batch * count, *images[name].shape[2:])
-            for name in ("patches", "valid", "hw")
-        ]
-        tokens = self.vision(*flat)
-        tokens = tokens.reshape(batch, count * tokens.shape[1], -1)
-        index = images["index"][..., 0] * (tokens.shape[1] // count) + images["index"][..., 1]
-        return jnp.take_along_axis(tokens, index[:, :, None], axis=1)
+        tokens = self.vision(*tower_inputs(images))
+        return prompt_tokens(tokens, images["index"])
 
 
 def layouts(config: Qwen25VLConfig) -> Mapping[str, Sequence[Rule]]:

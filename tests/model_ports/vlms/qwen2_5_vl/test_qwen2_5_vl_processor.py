@@ -17,7 +17,7 @@ from model_ports.convert.load import load_model
 from model_ports.errors import UserError
 from model_ports.prompt import collate
 from model_ports.vlms.qwen2_5_vl import PORT
-from model_ports.vlms.qwen2_5_vl.positions import mrope_positions
+from model_ports.vlms.qwen_common.positions import mrope_positions
 
 
 @pytest.fixture(scope="module")

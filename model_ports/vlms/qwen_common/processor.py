@@ -1,4 +1,4 @@
-"""Prompts, pixels and answers of a Qwen2.5-VL checkpoint.
+"""Prompts, pixels and answers of a checkpoint whose images are one grid of visual tokens each.
 
 Axis letters: T sequence, V visual tokens.
 """
@@ -7,7 +7,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jinja2 import TemplateError
@@ -20,13 +20,28 @@ from model_ports.images.token_grid import TokenGrid
 from model_ports.images.window_patches import WindowPatches, size_bucket, window_patches
 from model_ports.prompt import Prompt
 from model_ports.text import load_tokenizer, read_eos_ids, token_slots
-from model_ports.vision.qwen_vit import QwenVitConfig
-from model_ports.vlms.qwen2_5_vl.config import Qwen25VLConfig
-from model_ports.vlms.qwen2_5_vl.positions import mrope_positions
+from model_ports.vlms.qwen_common.features import TOWER_ARRAYS
+from model_ports.vlms.qwen_common.positions import mrope_positions
 
 
 @dataclasses.dataclass(frozen=True)
-class Qwen25VLProcessor:
+class PatchShape:
+    """How a tower cuts a frame, from config.json's ``vision_config``.
+
+    Attributes:
+        patch, temporal: a patch spans patch x patch pixels of ``temporal`` frames.
+        merge: patches along one side of a visual token.
+        side: visual tokens along one side of an attention window; 1 for a tower without.
+    """
+
+    patch: int
+    temporal: int
+    merge: int
+    side: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class GridProcessor:
     """Host-side preparation.
 
     Attributes:
@@ -35,7 +50,7 @@ class Qwen25VLProcessor:
         template: the checkpoint's chat template (Jinja).
         image_token: id of the image placeholder.
         pixels: resizing and normalisation.
-        vision: shape of the vision tower, for patches and windows.
+        shape: of patches and windows.
     """
 
     tokenizer: Any
@@ -43,35 +58,33 @@ class Qwen25VLProcessor:
     template: str
     image_token: int
     pixels: QwenPixels
-    vision: QwenVitConfig
+    shape: PatchShape
 
     @classmethod
-    def load(cls, folder: Path, config: Qwen25VLConfig) -> "Qwen25VLProcessor":
-        """From a checkpoint folder.
+    def load(
+        cls, folder: Path, *, vocab: int, image_token: int, pixels: QwenPixels, shape: PatchShape
+    ) -> Self:
+        """From a checkpoint folder; ``vocab`` counts the rows of the embedding table.
 
         Raises:
-            UserError: tokenizer, chat template or pixel settings missing, unreadable, or not
-                of this model.
+            UserError: tokenizer or chat template missing, unreadable, or not of this model.
         """
-        vision = config.vision
-        tokenizer = load_tokenizer(folder, config.decoder.vocab)
+        tokenizer = load_tokenizer(folder, vocab)
         processor = cls(
             tokenizer=tokenizer,
             eos_ids=read_eos_ids(folder, tokenizer),
             template=_read_template(folder, tokenizer),
-            image_token=config.image_token,
-            pixels=QwenPixels.read(
-                folder, patch=vision.patch, merge=vision.merge, temporal=vision.temporal
-            ),
-            vision=vision,
+            image_token=image_token,
+            pixels=pixels,
+            shape=shape,
         )
         _, tokens = processor._render("?", 1, image_first=True)
-        if int((tokens == config.image_token).sum()) != 1:
+        count = int((tokens == image_token).sum())
+        if count != 1:
             raise UserError(
-                f"{folder}: a prompt with one image has "
-                f"{int((tokens == config.image_token).sum())} tokens with config.json's "
-                f"image_token_id {config.image_token} "
-                f"({tokenizer.convert_ids_to_tokens(config.image_token)!r}); tokenizer, chat "
+                f"{folder}: a prompt with one image has {count} tokens with config.json's "
+                f"image_token_id {image_token} "
+                f"({tokenizer.convert_ids_to_tokens(image_token)!r}); tokenizer, chat "
                 "template and config.json are not of one checkpoint"
             )
         return processor
@@ -118,7 +131,7 @@ class Qwen25VLProcessor:
         )
 
     def resized(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """(width, height) of the frame that the model sees; its boxes are in these pixels."""
+        """(width, height) of the frame that the model sees."""
         return self.pixels.frame(image_size)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -149,20 +162,13 @@ class Qwen25VLProcessor:
         except (TemplateError, TypeError, ValueError) as error:
             raise UserError(
                 f"the checkpoint's chat template cannot render a turn with {images} image(s) and "
-                f"a text ({error}); take the template of a Qwen2.5-VL checkpoint"
+                f"a text ({error}); take the template of the model's published checkpoint"
             ) from error
         ids = self.tokenizer(rendered, add_special_tokens=False)["input_ids"]
         return rendered, np.asarray(ids, np.int32)
 
     def _patches(self, frame: Image.Image) -> WindowPatches:
-        v = self.vision
-        return window_patches(
-            self.pixels.pixels(frame),
-            patch=v.patch,
-            temporal=v.temporal,
-            merge=v.merge,
-            side=v.window_side,
-        )
+        return window_patches(self.pixels.pixels(frame), **dataclasses.asdict(self.shape))
 
 
 def _read_template(folder: Path, tokenizer: Any) -> str:
@@ -195,7 +201,7 @@ def _expand(
 
 
 def _pack(parts: Sequence[WindowPatches]) -> dict[str, np.ndarray]:
-    """Arrays of ``Qwen25VL.features`` for one prompt (no batch axis)."""
+    """Arrays of ``features.tower_inputs`` and ``prompt_tokens`` for one prompt (no batch axis)."""
     windows = max(len(part.valid) for part in parts)
 
     def stack(name: str) -> np.ndarray:
@@ -211,4 +217,4 @@ def _pack(parts: Sequence[WindowPatches]) -> dict[str, np.ndarray]:
         ]
     )
     index = np.pad(index, [(0, size_bucket(len(index)) - len(index)), (0, 0)])
-    return {name: stack(name) for name in ("patches", "valid", "hw")} | {"index": index}
+    return {name: stack(name) for name in TOWER_ARRAYS} | {"index": index}
