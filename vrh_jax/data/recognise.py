@@ -10,6 +10,7 @@ from model_ports.errors import UserError
 from vrh_jax.data.benchmarks.files import read_objects
 from vrh_jax.data.benchmarks.plain_pickle import load_plain_pickle
 from vrh_jax.data.benchmarks.tfds_refcoco import CONFIGS, is_prepared
+from vrh_jax.data.recognise_questions import recognise_questions
 
 _SPLIT = re.compile(r"_(train|val|testA|testB|test)(?=[._]|$)")
 _SHARD = re.compile(r"(.+?)(?:-\d{5}-of-\d{5})?\.parquet")
@@ -37,6 +38,7 @@ def recognise(path: Path) -> list[Found]:
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     found = _folder(path) if path.is_dir() else _file(path)
+    found += [Found(task, options) for task, options in recognise_questions(path)]
     if not found:
         raise UserError(
             f"{path}: no benchmark is recognised here; name it with --task (see `vrh data list`) "

@@ -21,6 +21,7 @@ from vrh_jax.answers import judge
 from vrh_jax.config import BenchmarkSettings
 from vrh_jax.data.benchmarks.mmstar import split_options
 from vrh_jax.data.benchmarks.spatialrgpt import draw_regions
+from vrh_jax.data.recognise_questions import recognise_questions
 from vrh_jax.data.registry import load
 from vrh_jax.data.source import View
 
@@ -475,3 +476,34 @@ def test_missing_files_are_named(tmp_path, task):
         read(task, path=tmp_path)
     with pytest.raises(UserError, match=r"nothing\.parquet"):
         read(task, path=tmp_path / "nothing.parquet")
+
+
+def test_files_are_recognised(tmp_path, cv_bench):
+    assert recognise_questions(cv_bench) == [("cv_bench", {"path": cv_bench})]
+    folder = tmp_path / "other"
+    (folder / "data").mkdir(parents=True)
+    parquet(folder / "data" / "mmstar.parquet", [mmstar_row(0)])
+    write_sizes(folder, [size_row(0)])
+    write_choices(folder, OWN)
+    asked = [{"question": "How many?"}] * 20
+    write_countbench(folder, CAPTIONS, asked)
+    assert sorted(task for task, _ in recognise_questions(folder)) == [
+        "countbench", "mmstar", "multiple_choice", "spatialrgpt"
+    ]  # fmt: skip
+    for task, options in recognise_questions(folder):
+        assert len(read(task, **options)) == {"countbench": 20}.get(task, 1)
+    (folder / "noise.json").write_text("{")
+    (folder / "noise.jsonl").write_text("[1]")
+    (folder / "noise.parquet").write_bytes(b"x")
+    assert len(recognise_questions(folder)) == 4
+
+
+@real
+@pytest.mark.parametrize(
+    ("path", "task"),
+    [("mathvista/testmini.json.gz", "mathvista"), ("countbench", "countbench")],
+)
+def test_real_files_are_recognised(path, task):
+    ((found, options),) = recognise_questions(Path(REAL) / path)
+    assert found == task
+    assert len(read(task, **options)) == {"mathvista": 1000, "countbench": 540}[task]
