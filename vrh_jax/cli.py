@@ -9,6 +9,7 @@ from typing import Any
 
 from model_ports.convert.cli import add_convert, add_export, add_verify
 from model_ports.errors import UserError
+from vrh_jax.bench.cli import add_bench
 from vrh_jax.data.cli import add_data
 from vrh_jax.organisms.cli import add_organism
 
@@ -30,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_export(commands)
     add_models(commands)
     add_data(commands)
+    add_bench(commands)
     add_organism(commands)
     return parser
 

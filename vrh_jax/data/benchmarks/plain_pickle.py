@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 from model_ports.errors import UserError
 from vrh_jax.data.benchmarks.files import read_bytes
 
-_DEEPEST = 100
+# Marks a container whose members are being decoded.
+_OPEN: Any = object()
 
 
 class _RefusedError(Exception):
@@ -36,7 +37,7 @@ def load_plain_pickle(path: Path) -> Any:
     """
     unpickler = _PlainUnpickler(io.BytesIO(read_bytes(path)), encoding="bytes")
     try:
-        return _text(unpickler.load(), 0)
+        return _text(unpickler.load(), {})
     except _RefusedError as refused:
         raise UserError(
             f"{path}: this pickle asks for {refused}. Only lists, tuples, dicts, sets, strings "
@@ -49,17 +50,25 @@ def load_plain_pickle(path: Path) -> Any:
         ) from error
 
 
-def _text(value: Any, depth: int) -> Any:
-    """The value with bytes decoded, throughout."""
-    if depth > _DEEPEST:
-        raise ValueError(f"nested deeper than {_DEEPEST}, or in a circle")
+def _text(value: Any, done: dict[int, Any]) -> Any:
+    """The value with bytes decoded, throughout.
+
+    Args:
+        done: containers that are decoded already, by id, since pickles share them.
+    """
     if isinstance(value, bytes):
         try:
             return value.decode()
         except UnicodeDecodeError:
             return value.decode("latin-1")
-    if isinstance(value, dict):
-        return {_text(k, depth + 1): _text(v, depth + 1) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return type(value)(_text(v, depth + 1) for v in value)
-    return value
+    if not isinstance(value, dict | list | tuple | set | frozenset):
+        return value
+    if id(value) not in done:
+        done[id(value)] = _OPEN
+        if isinstance(value, dict):
+            done[id(value)] = {_text(k, done): _text(v, done) for k, v in value.items()}
+        else:
+            done[id(value)] = type(value)(_text(v, done) for v in value)
+    if done[id(value)] is _OPEN:
+        raise ValueError("it holds itself")
+    return done[id(value)]

@@ -1,0 +1,1 @@
+"""Measurements of the parts, printed by ``vrh bench``."""
