@@ -37,6 +37,16 @@ from model_ports.vlm import VLM
 
 # transformers' value where a config names none (Llama 1 and 2 as published).
 DEFAULT_ROPE_THETA = 10000.0
+# What ``LlamaConfig`` assumes. transformers 4 saved nested configs without these values.
+DEFAULTS: Mapping[str, Any] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,18 +58,38 @@ class LlamaConfig:
 
 def read_config(raw: Mapping[str, Any]) -> LlamaConfig:
     """Strict reader of a Llama config.json."""
-    rope = raw.get("rope_parameters") or {}
-    if "rope_theta" not in raw and "rope_theta" not in rope:
-        raw = {**raw, "rope_theta": DEFAULT_ROPE_THETA}
     reader = ConfigReader(raw)
+    decoder = read_llama(reader)
+    reader.finish()
+    return LlamaConfig(decoder)
+
+
+def read_llama(reader: ConfigReader, *, tied: bool | None = None) -> DecoderConfig:
+    """DecoderConfig of a ``llama`` config; the caller finishes the reader.
+
+    Args:
+        tied: overrides ``tie_word_embeddings`` where a wrapper config owns it.
+    """
+    rope = reader.raw.get("rope_parameters") or {}
+    if "rope_theta" not in rope:
+        reader.raw.setdefault("rope_theta", DEFAULT_ROPE_THETA)
     reader.expect("attention_bias", False)
     reader.expect("mlp_bias", False)
     reader.expect("pretraining_tp", 1)
     reader.expect("rope_interleaved", False)
     reader.ignore(["is_llama_config", "transformers.js_config"])
-    decoder = read_llama_like(reader, qkv_bias=False)
+    return read_llama_like(reader, qkv_bias=False, tied=tied)
+
+
+def read_nested_llama(outer: ConfigReader, name: str, *, tied: bool) -> DecoderConfig:
+    """DecoderConfig of the config ``name`` inside another; what it leaves out is DEFAULTS."""
+    given = outer.sub(name)
+    reader = ConfigReader({**DEFAULTS, **given.raw}, given.where)
+    reader.expect("model_type", "llama")
+    reader.expect("tie_word_embeddings", False, tied)
+    decoder = read_llama(reader, tied=tied)
     reader.finish()
-    return LlamaConfig(decoder)
+    return decoder
 
 
 def build(config: LlamaConfig, rngs: nnx.Rngs, dtype: jnp.dtype) -> VLM:

@@ -103,6 +103,10 @@ def blocks(part: Part, reader: Reader) -> Iterator[tuple[slice, np.ndarray]]:
         yield rows, from_param(values, part.rule.layout, shape)
 
 
+def _whole(part: Part, reader: Reader) -> np.ndarray:
+    return np.concatenate([values for _, values in blocks(part, reader)])
+
+
 @dataclasses.dataclass(frozen=True)
 class FileTensor:
     """A tensor of a file and the parts that it is made of, in the order of its rows."""
@@ -113,6 +117,14 @@ class FileTensor:
 
     def blocks(self, reader: Reader) -> Iterator[np.ndarray]:
         """Its values in file order."""
+        groups = self.parts[0].rule.groups
+        if groups > 1:
+            # The parts take turns in the file, so the tensor is put together as a whole.
+            yield np.concatenate(
+                [_whole(part, reader).reshape(groups, -1, *self.shape[1:]) for part in self.parts],
+                axis=1,
+            ).reshape(self.shape)
+            return
         for part in self.parts:
             for _, values in blocks(part, reader):
                 yield values
@@ -139,5 +151,5 @@ def file_tensors(port: Port, config: Any, layout: str) -> dict[str, FileTensor]:
 
 
 def _in_row_order(name: str, parts: Sequence[Part]) -> FileTensor:
-    ordered = tuple(sorted(parts, key=lambda part: part.rows.start))
+    ordered = tuple(sorted(parts, key=lambda part: part.rule.blocks.start))
     return FileTensor(name, ordered[0].file_shape, ordered)

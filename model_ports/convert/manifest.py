@@ -57,6 +57,8 @@ def write_manifest(
     for target in plan.targets.values():
         for piece in target.pieces:
             entry = {"param": target.path, "layer": piece.layer, "rows": piece.rule.rows}
+            if piece.rule.groups > 1:
+                entry |= {"span": piece.rule.span, "groups": piece.rule.groups}
             cast = stored[target.path][piece.info.name]
             if cast:
                 entry["stored_sha256"] = cast

@@ -51,21 +51,23 @@ def table_faults(
 ) -> None:
     """A port's table must itself fill every parameter once and use every row block once."""
     filled: dict[str, list[str]] = defaultdict(list)
-    blocks: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    used: dict[str, list[Rule]] = defaultdict(list)
     for rule in rules:
         if rule.use == "fill":
             filled[rule.param].append(rule.key)
-            blocks[rule.key].append(rule.rows or (0, 1))
+            used[rule.key].append(rule)
     where = f"port {family}, layout {layout}"
     for path in sorted(set(shapes) | set(filled)):
         if path not in shapes:
             raise UserError(f"{where}: {filled[path][0]} fills {path}, which the model lacks")
         if len(filled[path]) != 1:
             raise UserError(f"{where}: parameter {path} is filled by {filled[path]}, not by one")
-    for key, used in blocks.items():
-        count = used[0][1]
-        if sorted(used) != [(i, count) for i in range(count)]:
-            raise UserError(f"{where}: the row blocks {used} of {key} do not cover it once")
+    for key, sharing in used.items():
+        blocks = sorted(block for rule in sharing for block in rule.blocks)
+        cuts = {(rule.groups, rule.count) for rule in sharing}
+        if len(cuts) != 1 or blocks != list(range(sharing[0].count)):
+            found = [(rule.rows, rule.span, rule.groups) for rule in sharing]
+            raise UserError(f"{where}: the row blocks {found} of {key} do not cover it once")
 
 
 def match_layout(

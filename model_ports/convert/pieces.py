@@ -47,17 +47,27 @@ class Part:
         return file_shape(self.rule, self.shape, self.inputs)
 
     @property
-    def rows(self) -> slice:
-        """Rows of the file tensor that belong to this part."""
-        block = self.rule.rows[0] if self.rule.rows else 0
-        size = self.block_shape[0] if self.block_shape else 0
-        return slice(block * size, (block + 1) * size)
-
-    @property
     def block_shape(self) -> tuple[int, ...]:
-        """Shape of those rows."""
-        shape, count = self.file_shape, self.rule.rows[1] if self.rule.rows else 1
-        return (shape[0] // count, *shape[1:]) if shape else ()
+        """Shape of the file tensor's rows that belong to this part."""
+        shape = self.file_shape
+        return (shape[0] // self.rule.count * self.rule.span, *shape[1:]) if shape else ()
+
+    def file_rows(self, first: int, last: int) -> list[slice]:
+        """Where the file tensor keeps rows ``first`` to ``last`` of this part, in order.
+
+        One slice, or one per run that they touch (``Rule.groups``).
+        """
+        rule = self.rule
+        own = self.block_shape[0] // rule.groups
+        block = own // rule.span
+        spans = []
+        while first < last:
+            run, inside = divmod(first, own)
+            stop = min(last, (run + 1) * own)
+            start = (run * rule.count + rule.blocks.start) * block + inside
+            spans.append(slice(start, start + stop - first))
+            first = stop
+        return spans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,20 +88,24 @@ class Piece(Part):
             whole = to_param(self.read_block(), "vector", self.shape)
             return whole[tuple(slice(*span) for span in spans)]
         first, last = spans[0]
-        data = self.info.read(slice(self.rows.start + first, self.rows.start + last))
+        data = self.read_rows(first, last)
         data = data.reshape(last - first, *self.shape[1:])
         return data[(slice(None), *(slice(*span) for span in spans[1:]))]
 
     def read_block(self) -> np.ndarray:
         """All rows of this piece as they are in the file."""
-        return self.info.read(self.rows) if self.info.shape else self.info.read()
+        return self.read_rows(0, self.block_shape[0]) if self.info.shape else self.info.read()
+
+    def read_rows(self, first: int, last: int, columns: slice | None = None) -> np.ndarray:
+        """Rows of this piece in the file's order and shape; ``columns`` as in TensorInfo."""
+        found = [self.info.read(rows, columns) for rows in self.file_rows(first, last)]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def _read_linear(self, spans: list[tuple[int, int]]) -> np.ndarray:
         ins, outs = self.shape[: self.inputs], self.shape[self.inputs :]
         width, height = math.prod(ins[1:]), math.prod(outs[1:])
         (c0, c1), (r0, r1) = spans[0], spans[self.inputs]
-        rows = slice(self.rows.start + r0 * height, self.rows.start + r1 * height)
-        data = self.info.read(rows, slice(c0 * width, c1 * width))
+        data = self.read_rows(r0 * height, r1 * height, slice(c0 * width, c1 * width))
         # Whole leading input and output rows were read; the other axes are cut here.
         data = to_param(data, "linear", (c1 - c0, *ins[1:], r1 - r0, *outs[1:]))
         cut = [slice(*span) for span in spans]

@@ -68,7 +68,7 @@ class Plan:
         ]
         for target in self.targets.values():
             rule = target.pieces[0].rule
-            rows = f" rows {rule.rows[0] + 1}/{rule.rows[1]}" if rule.rows else ""
+            rows = f" {rule.where}" if rule.rows else ""
             lines.append(
                 f"  {target.path} {list(target.shape)} {target.dtype.name} <- {rule.key}{rows}"
             )
@@ -93,6 +93,8 @@ class Plan:
                     "dtype": target.dtype.name,
                     "from": target.pieces[0].rule.key,
                     "rows": target.pieces[0].rule.rows,
+                    "span": target.pieces[0].rule.span,
+                    "groups": target.pieces[0].rule.groups,
                 }
                 for target in self.targets.values()
             ],

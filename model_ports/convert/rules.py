@@ -27,6 +27,10 @@ class Rule:
         rows: (index, count): the tensor's axis 0 is cut into ``count`` equal blocks and this
             rule takes block ``index`` (fused qkv, gate_up). Together the rules of a key must
             cover every block exactly once.
+        span: how many blocks from ``index`` on this rule takes.
+        groups: axis 0 is ``groups`` equal runs one after another, each cut into ``count``
+            blocks, and the rule takes its blocks out of every run (a wqkv of which each
+            key-value head keeps its queries, its key and its value together).
         use: ``fill`` is the normal case. The other two are tensors that a file may hold or
             lack: ``copy`` repeats the tensor that fills ``param`` (a tied output head) and is
             checked to be equal; ``skip`` has no effect on the model (rotary ``inv_freq``
@@ -39,8 +43,37 @@ class Rule:
     param: str
     layout: Layout
     rows: tuple[int, int] | None = None
+    span: int = 1
+    groups: int = 1
     use: Use = "fill"
     shape: tuple[int, ...] | None = None
+
+    @property
+    def blocks(self) -> range:
+        """The blocks of each run that this rule takes."""
+        first = self.rows[0] if self.rows else 0
+        return range(first, first + self.span)
+
+    @property
+    def count(self) -> int:
+        """Blocks that each run is cut into."""
+        return self.rows[1] if self.rows else 1
+
+    @property
+    def where(self) -> str:
+        """The rows for people: ``rows 2/3``, ``rows 1-4/6 of each of 8 runs``."""
+        first, last = self.blocks.start + 1, self.blocks.stop
+        numbers = f"{first}" if first == last else f"{first}-{last}"
+        runs = f" of each of {self.groups} runs" if self.groups > 1 else ""
+        return f"rows {numbers}/{self.count}{runs}"
+
+
+def own_rows(tensor: np.ndarray, rule: Rule) -> np.ndarray:
+    """The rows of a whole file tensor that a rule takes, in their order."""
+    if rule.rows is None:
+        return tensor
+    runs = tensor.reshape(rule.groups, rule.count, -1, *tensor.shape[1:])
+    return runs[:, rule.blocks.start : rule.blocks.stop].reshape(-1, *tensor.shape[1:])
 
 
 def file_shape(rule: Rule, shape: tuple[int, ...], inputs: int) -> tuple[int, ...]:
@@ -56,12 +89,15 @@ def file_shape(rule: Rule, shape: tuple[int, ...], inputs: int) -> tuple[int, ..
     """
     if rule.shape is not None:
         return rule.shape
-    count = rule.rows[1] if rule.rows else 1
+
+    def whole(own: int) -> int:
+        return own // rule.span * rule.count
+
     if rule.layout == "linear":
-        return math.prod(shape[inputs:]) * count, math.prod(shape[:inputs])
+        return whole(math.prod(shape[inputs:])), math.prod(shape[:inputs])
     if rule.param.endswith("/bias"):
-        return (math.prod(shape) * count,)
-    return (shape[0] * count, *shape[1:]) if shape else ()
+        return (whole(math.prod(shape)),)
+    return (whole(shape[0]), *shape[1:]) if shape else ()
 
 
 def to_param(tensor: np.ndarray, layout: Layout, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Compare a converted folder with its source, tensor by tensor and bit by bit."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +118,19 @@ def _against_source(converted: Path, plan: Plan, *, show: bool) -> list[str]:
 
 def _compare(piece: Piece, reader: FolderReader, dtype: np.dtype) -> str:
     """Why a piece differs from the source; empty if it does not."""
-    start, count, first = piece.rows.start, 0, ""
+    count, first = 0, ""
     for rows, ours in blocks(piece, reader):
-        inside = None
-        if piece.info.shape:
-            last = piece.rows.stop if rows.stop is None else start + rows.stop
-            inside = slice(start + (rows.start or 0), last)
-        theirs = cast(piece.info.read(inside), dtype, piece.info.name)
+        span = rows.indices(piece.block_shape[0])[:2] if piece.info.shape else None
+        found = piece.read_rows(*span) if span else piece.info.read()
+        theirs = cast(found, dtype, piece.info.name)
         differs = _bits(ours).reshape(ours.shape) != _bits(theirs).reshape(theirs.shape)
         if differs.any():
             if not count:
                 at = tuple(int(i) for i in np.argwhere(differs)[0])
-                where = (at[0] + (inside.start if inside else 0), *at[1:]) if at else ()
+                where = at
+                if span:
+                    row = span[0] + at[0]
+                    where = (piece.file_rows(row, row + 1)[0].start, *at[1:])
                 first = f"first at {list(where)}: {ours[at]} instead of {theirs[at]}"
             count += int(differs.sum())
     if not count:
@@ -165,17 +166,20 @@ def _against_checksums(
 def _checksum_fits(tensor: FileTensor, record: Mapping[str, Any], reader: FolderReader) -> bool:
     """Compare with the checksum of the source, or of each part as it was after a cast."""
     into = {(i["param"], i["layer"]): i.get("stored_sha256") for i in record["into"]}
-    whole = hashlib.sha256()
-    for part in tensor.parts:
-        own = hashlib.sha256()
-        for _, values in blocks(part, reader):
-            data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-            whole.update(data)
-            own.update(data)
-        stored = into[part.rule.param, part.layer]
-        if stored and own.hexdigest() != stored:
-            return False
-    return any(into.values()) or whole.hexdigest() == record["sha256"]
+    if not any(into.values()):
+        return _sha256(tensor.blocks(reader)) == record["sha256"]
+    return all(
+        stored is None or _sha256(values for _, values in blocks(part, reader)) == stored
+        for part in tensor.parts
+        for stored in [into[part.rule.param, part.layer]]
+    )
+
+
+def _sha256(values: Iterable[np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for block in values:
+        digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def describe(result: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from safetensors.numpy import load_file
 
-from model_ports.convert.rules import Rule, to_param
+from model_ports.convert.rules import Rule, own_rows, to_param
 
 
 def widen(model: torch.nn.Module, seed: int, std: float = 0.25) -> torch.nn.Module:
@@ -68,10 +68,7 @@ def load_params(
         assert (key, rule.rows) not in used, f"{key} {rule.rows} is used twice"
         assert np.isnan(target).all(), f"{rule.param} is filled twice by {key}"
         used.add((key, rule.rows))
-        tensor = tensors[key]
-        if rule.rows is not None:
-            tensor = np.split(tensor, rule.rows[1])[rule.rows[0]]
-        target[...] = to_param(tensor, rule.layout, target.shape)
+        target[...] = to_param(own_rows(tensors[key], rule), rule.layout, target.shape)
 
     optional = [rule for rule in rules if rule.use != "fill"]
     for rule in rules:

@@ -35,6 +35,10 @@ PORT = Port(
     box=BoxFormat(
         units="norm1000", template="<ref>{label}</ref><box>[[{x0}, {y0}, {x1}, {y1}]]</box>"
     ),
-    names={"internvl3-8b": ("OpenGVLab/InternVL3-8B", "OpenGVLab/InternVL3-8B-hf")},
+    names={
+        "internvl3-8b": ("OpenGVLab/InternVL3-8B", "OpenGVLab/InternVL3-8B-hf"),
+        "internvl3.5-8b": ("OpenGVLab/InternVL3_5-8B", "OpenGVLab/InternVL3_5-8B-HF"),
+        "internvl2.5-8b": ("OpenGVLab/InternVL2_5-8B",),
+    },
     settle=settle,
 )

@@ -9,8 +9,11 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
+from model_ports.backbones.internlm2 import internlm2_rules, read_internlm2
+from model_ports.backbones.llama import read_llama
 from model_ports.backbones.llama_like import llama_like_rules
 from model_ports.backbones.qwen2 import read_qwen2
+from model_ports.backbones.qwen3 import read_qwen3
 from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
@@ -27,20 +30,31 @@ class Backbone:
 
     Attributes:
         read: takes the decoder's attributes out of its config (the caller finishes it).
-        rules: key table, called with keywords ``model`` and ``head``.
+        rules: key table of the original repositories' files, called with keywords ``model`` and
+            ``head``. transformers' files have Llama's names for all of them.
+        head: name of the output head in those files.
     """
 
     read: Callable[[ConfigReader, bool], DecoderConfig]
-    rules: Callable[..., list[Rule]]
+    rules: Callable[..., list[Rule]] = llama_like_rules
+    head: str = "lm_head.weight"
 
 
 # One row per language model, by its ``model_type``.
 BACKBONES: Mapping[str, Backbone] = {
-    "qwen2": Backbone(
-        read=lambda reader, tied: read_qwen2(reader, sections=False, tied=tied),
-        rules=llama_like_rules,
+    # InternVL3
+    "qwen2": Backbone(lambda reader, tied: read_qwen2(reader, sections=False, tied=tied)),
+    # InternVL3.5
+    "qwen3": Backbone(lambda reader, tied: read_qwen3(reader, sections=False, tied=tied)),
+    # InternVL2.5, as published and as transformers converts it
+    "internlm2": Backbone(
+        lambda reader, tied: read_internlm2(reader, tied=tied), internlm2_rules, "output.weight"
     ),
+    "llama": Backbone(lambda reader, tied: read_llama(reader, tied=tied)),
 }
+
+# What the training code of InternVL3.5 left in its configs.
+_TRAINING = ("debug", "ep_size", "micro_forward", "skip_checkpoint", "use_deepep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +98,8 @@ def settle(config: InternVLConfig, keys: Collection[str]) -> InternVLConfig:
     Args:
         keys: names of the file's tensors.
     """
-    has_head = any(key.endswith("lm_head.weight") for key in keys)
+    heads = {"lm_head.weight", BACKBONES[config.backbone].head}
+    has_head = any(key.removeprefix("language_model.") in heads for key in keys)
     decoder = dataclasses.replace(config.decoder, tied=config.decoder.tied and not has_head)
     return dataclasses.replace(config, decoder=decoder)
 
@@ -176,6 +191,7 @@ def _read_language(reader: ConfigReader, *, tied: bool) -> tuple[str, DecoderCon
             f"models: {known}"
         )
     reader.expect("moe_config", None)
+    reader.ignore(_TRAINING)
     decoder = BACKBONES[kind].read(reader, tied)
     reader.finish()
     return kind, decoder

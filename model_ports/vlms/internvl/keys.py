@@ -7,6 +7,7 @@ which some published files use (``model.language_model.``, ``lm_head``).
 
 from collections.abc import Mapping, Sequence
 
+from model_ports.backbones.llama_like import llama_like_rules
 from model_ports.convert.rules import Layout, Rule
 from model_ports.vlms.internvl.config import BACKBONES, InternVLConfig
 
@@ -60,13 +61,11 @@ def _patch(config: InternVLConfig, key: str) -> list[Rule]:
     ]
 
 
-def _language(config: InternVLConfig, *, language: str, head: str) -> list[Rule]:
-    rules = BACKBONES[config.backbone].rules
-    return rules(config.decoder, model=language, head=f"{head}lm_head.weight")
-
-
 def _remote(config: InternVLConfig) -> list[Rule]:
-    rules = _language(config, language="language_model.model.", head="language_model.")
+    backbone = BACKBONES[config.backbone]
+    rules = backbone.rules(
+        config.decoder, model="language_model.model.", head=f"language_model.{backbone.head}"
+    )
     stem, block = "vision_model.embeddings.", "vision_model.encoder.layers.{l}."
     rules += _embeddings(config, f"{stem}class_embedding", f"{stem}position_embedding")
     rules += _patch(config, f"{stem}patch_embedding")
@@ -87,7 +86,7 @@ def _remote(config: InternVLConfig) -> list[Rule]:
 
 
 def _hf(config: InternVLConfig, *, root: str, language: str, head: str) -> list[Rule]:
-    rules = _language(config, language=language, head=head)
+    rules = llama_like_rules(config.decoder, model=language, head=f"{head}lm_head.weight")
     stem, block = f"{root}vision_tower.embeddings.", f"{root}vision_tower.encoder.layer.{{l}}."
     rules += _embeddings(config, f"{stem}cls_token", f"{stem}position_embeddings")
     rules += _patch(config, f"{stem}patch_embeddings.projection")

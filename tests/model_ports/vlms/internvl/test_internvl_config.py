@@ -13,22 +13,46 @@ from model_ports.port import abstract_model, parameter_count
 from model_ports.registry import port_for
 from model_ports.vlms.internvl import PORT
 
-NAMES = ("internvl3-8b", "internvl3-8b-hf")
+# (original repository, transformers), their tensors and layouts, and the language model.
+VERSIONS = {
+    "3": (("internvl3-8b", 685), ("internvl3-8b-hf", 781)),
+    "3.5": (("internvl3.5-8b", 745), ("internvl3.5-8b-hf", 841)),
+    "2.5": (("internvl2.5-8b", 573), ("internvl2.5-8b-mpo-hf", 733)),
+}
+LAYOUTS = ("remote", "hf_old")
+FILES = [
+    (name, layout, count)
+    for rows in VERSIONS.values()
+    for layout, (name, count) in zip(LAYOUTS, rows, strict=True)
+]
+# layers, dim, heads, kv_heads, head_dim, mlp_dim, vocab, norm_eps, qkv_bias, qk_norm
+DECODERS = {
+    "3": (28, 3584, 28, 4, 128, 18944, 151674, 1e-6, True, False),
+    "3.5": (36, 4096, 32, 8, 128, 12288, 151936, 1e-6, False, True),
+    "2.5": (32, 4096, 32, 8, 128, 14336, 92553, 1e-5, False, False),
+}
+# theta, dynamic factor, trained length
+ROPE = {"3": (1e6, 2.0, 32768), "3.5": (1e6, None, 40960), "2.5": (1e6, 2.0, 32768)}
+IMAGE_TOKEN = {"3": 151667, "3.5": 151671, "2.5": 92546}
+PARAMETERS = {"3": 7_944_373_760, "3.5": 8_528_318_464, "2.5": 8_075_365_376}
 
 
 def published(name):
     return json.loads((DATA / "hf_configs" / f"{name}.json").read_text())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_published_values(name):
-    raw = published(name)
+@pytest.mark.parametrize("form", [0, 1])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_published_values(version, form):
+    raw = published(VERSIONS[version][form][0])
     config = port_for(raw).read_config(raw)
     d, v = config.decoder, config.vision
-    assert (d.layers, d.dim, d.heads, d.kv_heads, d.head_dim) == (28, 3584, 28, 4, 128)
-    assert (d.mlp_dim, d.vocab, d.norm_eps, d.qkv_bias) == (18944, 151674, 1e-6, True)
-    assert (d.rope.theta, d.rope.dynamic_factor, d.rope.max_positions) == (1e6, 2.0, 32768)
-    assert d.rope.axes == 1
+    assert DECODERS[version] == (
+        d.layers, d.dim, d.heads, d.kv_heads, d.head_dim, d.mlp_dim, d.vocab, d.norm_eps,
+        d.qkv_bias, d.qk_norm,
+    )  # fmt: skip
+    assert (d.rope.theta, d.rope.dynamic_factor, d.rope.max_positions) == ROPE[version]
+    assert (d.rope.axes, d.rope.pairs, d.rope.dim) == (1, "halves", None)
     assert (v.layers, v.dim, v.heads, v.mlp_dim, v.norm_eps) == (24, 1024, 16, 4096, 1e-6)
     assert (v.image_size, v.patch, v.qkv_bias) == (448, 14, True)
     assert (config.shuffle, config.projector_in) == (2, 4096)
@@ -36,25 +60,49 @@ def test_published_values(name):
     assert (t.tile, t.tokens, t.min_tiles, t.max_tiles, t.thumbnail) == (448, 16, 1, 12, True)
 
 
-def test_both_formats_describe_the_same_model():
-    remote, hf = (PORT.settle(PORT.read_config(published(n)), ["lm_head.weight"]) for n in NAMES)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_both_formats_describe_the_same_model(version):
+    remote, hf = (
+        PORT.settle(PORT.read_config(published(name)), list(read_key_manifest(name)))
+        for name, _ in VERSIONS[version]
+    )
     assert remote.decoder == hf.decoder
+    assert not hf.decoder.tied
     assert remote.vision == hf.vision
     assert remote.tiling == hf.tiling
-    assert (remote.image_token_id, hf.image_token_id) == (None, 151667)
+    assert (remote.image_token_id, hf.image_token_id) == (None, IMAGE_TOKEN[version])
 
 
-@pytest.mark.parametrize(
-    ("name", "layout", "tensors"),
-    [("internvl3-8b", "remote", 685), ("internvl3-8b-hf", "hf_old", 781)],
-)
+@pytest.mark.parametrize("name", [rows[0][0] for rows in VERSIONS.values()])
+@pytest.mark.parametrize("theta", [1e6, 5e6, 12345.0])
+def test_theta_is_read_never_assumed(name, theta):
+    raw = published(name)
+    raw["llm_config"]["rope_theta"] = theta
+    assert PORT.read_config(raw).decoder.rope.theta == theta
+    del raw["llm_config"]["rope_theta"]
+    with pytest.raises(UserError, match="rope_theta"):
+        PORT.read_config(raw)
+
+
+@pytest.mark.parametrize("name", [rows[0][0] for rows in VERSIONS.values()])
+def test_norm_epsilon_is_read_never_assumed(name):
+    raw = published(name)
+    raw["llm_config"]["rms_norm_eps"] = 3e-5
+    assert PORT.read_config(raw).decoder.norm_eps == 3e-5
+    del raw["llm_config"]["rms_norm_eps"]
+    with pytest.raises(UserError, match="rms_norm_eps"):
+        PORT.read_config(raw)
+
+
+@pytest.mark.parametrize(("name", "layout", "tensors"), FILES)
 def test_full_size_tables_match_both_ways(name, layout, tensors):
     keys = read_key_manifest(name)
     assert len(keys) == tensors
     plan = build_plan(fake_headers(keys), published(name), PORT, None)
     assert plan.layout == layout
     _, abstract = abstract_model(PORT, plan.config, jnp.bfloat16)
-    assert parameter_count(abstract) == 7_944_373_760
+    version = next(v for v, rows in VERSIONS.items() if (name, tensors) in rows)
+    assert parameter_count(abstract) == PARAMETERS[version]
     # Strict: one tensor less or one more is refused by its name.
     for key in (list(keys)[2], list(keys)[-1]):
         with pytest.raises(UserError, match=key.replace(".", r"\.")):
@@ -66,8 +114,10 @@ def test_full_size_tables_match_both_ways(name, layout, tensors):
         build_plan(fake_headers(keys | {"vision_model_extra": (3,)}), published(name), PORT, None)
 
 
-def test_new_hf_names_are_a_layout_too():
-    old = read_key_manifest("internvl3-8b-hf")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_new_hf_names_are_a_layout_too(version):
+    name = VERSIONS[version][1][0]
+    old = read_key_manifest(name)
 
     def renamed(key):
         if key.startswith("language_model.lm_head"):
@@ -76,7 +126,7 @@ def test_new_hf_names_are_a_layout_too():
 
     keys = {renamed(key): shape for key, shape in old.items()}
     assert "model.language_model.layers.27.mlp.up_proj.weight" in keys
-    assert build_plan(fake_headers(keys), published(NAMES[1]), PORT, None).layout == "hf_new"
+    assert build_plan(fake_headers(keys), published(name), PORT, None).layout == "hf_new"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +177,7 @@ REFUSED = [
     ("internvl3-8b", "vision_config.hidden_act", "gelu_pytorch_tanh", "hidden_act"),
     ("internvl3-8b", "vision_config.use_moe", True, "use_moe"),
     ("internvl3-8b", "vision_config.image_size", 450, "image_size"),
-    ("internvl3-8b", "llm_config.model_type", "internlm2", "internlm2"),
+    ("internvl3-8b", "llm_config.model_type", "phi3", "phi3"),
     ("internvl3-8b", "llm_config.use_sliding_window", True, "use_sliding_window"),
     ("internvl3-8b", "llm_config.rope_scaling", {"type": "yarn", "factor": 4.0}, "yarn"),
     ("internvl3-8b", "llm_config.is_decoder", True, "is_decoder"),
@@ -140,7 +190,21 @@ REFUSED = [
     ("internvl3-8b-hf", "vision_config.use_mean_pooling", False, "use_mean_pooling"),
     ("internvl3-8b-hf", "vision_config.image_size", [448, 224], "image_size"),
     ("internvl3-8b-hf", "vision_config.use_mask_token", True, "use_mask_token"),
-    ("internvl3-8b-hf", "text_config.model_type", "qwen3", "qwen3"),
+    ("internvl3-8b-hf", "text_config.model_type", "qwen3_moe", "qwen3_moe"),
+    ("internvl3.5-8b", "llm_config.attention_bias", True, "attention_bias"),
+    ("internvl3.5-8b", "llm_config.use_sliding_window", True, "use_sliding_window"),
+    ("internvl3.5-8b", "llm_config.rope_scaling", {"type": "yarn", "factor": 4.0}, "yarn"),
+    ("internvl3.5-8b", "llm_config.model_type", "qwen3_moe", "qwen3_moe"),
+    ("internvl3.5-8b", "llm_config.num_experts", 128, "num_experts"),
+    ("internvl3.5-8b", "flash_attn_router", 1, "flash_attn_router"),
+    ("internvl3.5-8b-hf", "text_config.layer_types", ["sliding_attention"], "layer_types"),
+    ("internvl2.5-8b", "llm_config.bias", True, "bias"),
+    ("internvl2.5-8b", "llm_config.pretraining_tp", 2, "pretraining_tp"),
+    ("internvl2.5-8b", "llm_config.hidden_act", "gelu", "hidden_act"),
+    ("internvl2.5-8b", "llm_config.rope_scaling", {"type": "linear", "factor": 2.0}, "linear"),
+    ("internvl2.5-8b", "template", "internlm2-chat", "template"),
+    ("internvl2.5-8b-mpo-hf", "text_config.attention_bias", True, "attention_bias"),
+    ("internvl2.5-8b-mpo-hf", "text_config.mlp_bias", True, "mlp_bias"),
 ]
 
 

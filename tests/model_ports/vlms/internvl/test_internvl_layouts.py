@@ -1,80 +1,37 @@
 """The same weights in every on-disk layout give the same parameters."""
 
 import json
-import re
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
-from support.internvl import make_tiny, write_tokenizer
+from safetensors.numpy import load_file
+from support.internvl import LANGUAGE, make_tiny, remote_config, remote_tensors, write_folder
 
+from model_ports.convert.export import export_folder
 from model_ports.convert.load import load_model
+from model_ports.convert.plan import plan_folder
+from model_ports.convert.save import save
+from model_ports.convert.verify import describe, verify_folder
 from model_ports.errors import UserError
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    return make_tiny(tmp_path_factory.mktemp("internvl_layouts"), seed=5)
+@pytest.fixture(scope="module", params=LANGUAGE)
+def tiny(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(f"layouts_{request.param}")
+    return make_tiny(folder, seed=5, backbone=request.param)
 
 
-# transformers' names -> those of the original repositories, after fusing q, k and v.
-STEM, NEW_STEM = r"^vision_tower\.embeddings\.", "vision_model.embeddings."
-RENAMES = (
-    (rf"{STEM}cls_token", f"{NEW_STEM}class_embedding"),
-    (rf"{STEM}position_embeddings", f"{NEW_STEM}position_embedding"),
-    (rf"{STEM}patch_embeddings\.projection", f"{NEW_STEM}patch_embedding"),
-    (r"^vision_tower\.encoder\.layer\.", "vision_model.encoder.layers."),
-    (r"\.attention\.projection_layer\.", ".attn.proj."),
-    (r"\.layernorm_before\.", ".norm1."),
-    (r"\.layernorm_after\.", ".norm2."),
-    (r"\.lambda_([12])$", r".ls\1"),
-    (r"^multi_modal_projector\.layer_norm\.", "mlp1.0."),
-    (r"^multi_modal_projector\.linear_1\.", "mlp1.1."),
-    (r"^multi_modal_projector\.linear_2\.", "mlp1.3."),
-)
+def config_of(tiny):
+    return json.loads((tiny.folder / "config.json").read_text())
 
 
-def renamed(key):
-    for pattern, new in RENAMES:
-        key = re.sub(pattern, new, key)
-    return key
-
-
-def remote_tensors(tensors):
-    apart = re.compile(r"(.*)\.attention\.([qkv])_proj\.(weight|bias)")
-    out = {renamed(k): v for k, v in tensors.items() if not apart.fullmatch(k)}
-    for block, part, kind in (m.groups() for m in map(apart.fullmatch, tensors) if m):
-        if part == "q":
-            parts = [tensors[f"{block}.attention.{p}_proj.{kind}"] for p in "qkv"]
-            out[renamed(f"{block}.attn.qkv.{kind}")] = np.concatenate(parts)
-    return out
-
-
-def remote_config(raw):
-    vision, text = raw["vision_config"], raw["text_config"]
-    rope = text["rope_parameters"]
-    llm = {k: text[k] for k in text if k not in {"rope_parameters", "tie_word_embeddings"}}
-    llm |= {"rope_theta": rope["rope_theta"], "rope_scaling": {"type": "dynamic", "factor": 2.0}}
-    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-            "layer_norm_eps", "hidden_act", "norm_type")  # fmt: skip
-    return {
-        "model_type": "internvl_chat", "downsample_ratio": 0.5, "dynamic_image_size": True,
-        "force_image_size": 84, "llm_config": llm, "max_dynamic_patch": 6, "ps_version": "v2",
-        "select_layer": -1, "template": "internvl2_5", "use_thumbnail": True,
-        "vision_config": {
-            "model_type": "intern_vit_6b", "image_size": 84, "patch_size": 14, "qkv_bias": True,
-            "qk_normalization": False, **{name: vision[name] for name in same},
-        },
-    }  # fmt: skip
-
-
-def write_folder(folder, raw, tensors):
-    write_tokenizer(folder)
-    (folder / "config.json").write_text(json.dumps(raw))
-    save_file(
-        {k: np.ascontiguousarray(v) for k, v in tensors.items()}, folder / "model.safetensors"
-    )
+def write_remote(tiny, folder, **options):
+    raw = config_of(tiny)
+    tensors = remote_tensors(tiny.tensors, raw["text_config"], **options)
+    write_folder(folder, remote_config(raw), tensors)
+    return tensors
 
 
 def assert_same_params(model, expected):
@@ -93,8 +50,7 @@ def test_folder_written_by_transformers(tiny):
 
 
 def test_original_repository(tiny, tmp_path):
-    raw = json.loads((tiny.folder / "config.json").read_text())
-    write_folder(tmp_path, remote_config(raw), remote_tensors(tiny.tensors))
+    write_remote(tiny, tmp_path)
     model = load_model(tmp_path, name="tiny")
     assert model.config.file_format == "remote"
     assert model.config.decoder == tiny.config.decoder
@@ -103,7 +59,7 @@ def test_original_repository(tiny, tmp_path):
 
 
 def test_new_names(tiny, tmp_path):
-    raw = json.loads((tiny.folder / "config.json").read_text())
+    raw = config_of(tiny)
     state = {k: v.numpy() for k, v in tiny.reference.state_dict().items()}
     assert "model.language_model.embed_tokens.weight" in state
     write_folder(tmp_path, raw, state)
@@ -111,7 +67,7 @@ def test_new_names(tiny, tmp_path):
 
 
 def test_head_of_its_own_beats_the_default_flag(tiny, tmp_path):
-    raw = json.loads((tiny.folder / "config.json").read_text())
+    raw = config_of(tiny)
     del raw["tie_word_embeddings"]  # transformers' default is True
     write_folder(tmp_path, raw, tiny.tensors)
     model = load_model(tmp_path, name="tiny")
@@ -129,9 +85,54 @@ def test_tied_checkpoint(tmp_path):
 
 
 def test_file_without_head_is_refused_if_the_config_wants_one(tiny, tmp_path):
-    raw = json.loads((tiny.folder / "config.json").read_text())
+    raw = config_of(tiny)
     assert raw["tie_word_embeddings"] is False
     tensors = {k: v for k, v in tiny.tensors.items() if "lm_head" not in k}
     write_folder(tmp_path, raw, tensors)
     with pytest.raises(UserError, match="lm_head"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_original_repository_converted_verified_and_exported(tiny, tmp_path, dtype):
+    """wqkv goes through the conversion and comes back bit for bit."""
+    tensors = write_remote(tiny, tmp_path / "source")
+    save(plan_folder(tmp_path / "source", dtype=dtype), tmp_path / "out")
+    for source in (tmp_path / "source", None):
+        (tmp_path / "source").rename(tmp_path / "moved") if source is None else None
+        result = verify_folder(tmp_path / "out", source, logits=False)
+        assert result["ok"], describe(result)
+        assert result["against"] == ("source" if source else "checksums")
+    if dtype is None:
+        assert_same_params(load_model(tmp_path / "out"), tiny.params)
+    report = export_folder(tmp_path / "out", tmp_path / "back")
+    assert report["layout"] == "remote"
+    back = load_file(tmp_path / "back/model.safetensors")
+    assert sorted(back) == sorted(tensors)
+    for name, value in tensors.items():
+        expected = value if dtype is None else value.astype(ml_dtypes.bfloat16)
+        assert back[name].tobytes() == expected.tobytes(), name
+    # In transformers' names, as transformers wrote them.
+    export_folder(tmp_path / "out", tmp_path / "hf", layout="hf_old")
+    renamed = load_file(tmp_path / "hf/model.safetensors")
+    assert set(renamed) == set(tiny.tensors)
+    for name, value in tiny.tensors.items():
+        expected = value if dtype is None else value.astype(ml_dtypes.bfloat16)
+        assert renamed[name].tobytes() == expected.tobytes(), name
+
+
+def test_a_changed_value_is_found_and_located(tiny, tmp_path):
+    """The row that verify names is the row of the file, also within grouped rows."""
+    tensors = write_remote(tiny, tmp_path / "source")
+    save(plan_folder(tmp_path / "source"), tmp_path / "out")
+    internlm2 = tiny.config.backbone == "llama"
+    name = "attention.wqkv" if internlm2 else "self_attn.k_proj"
+    name = f"language_model.model.layers.1.{name}.weight"
+    row = len(tensors[name]) - 3
+    tensors[name][row, 7] += 1
+    raw = json.loads((tmp_path / "source/config.json").read_text())
+    write_folder(tmp_path / "source", raw, tensors)
+    result = verify_folder(tmp_path / "out", tmp_path / "source", logits=False)
+    assert len(result["mismatches"]) == 1
+    assert name in result["mismatches"][0]
+    assert f"[{row}, 7]" in result["mismatches"][0]
