@@ -11,6 +11,7 @@ from model_ports.port import Port
 # Modules with a PORT; a new port is one row here.
 _MODULES = (
     "model_ports.vlms.qwen2_5_vl",
+    "model_ports.vlms.qwen3_vl",
     "model_ports.vlms.internvl",
     "model_ports.backbones.llama",
 )

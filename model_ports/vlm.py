@@ -1,10 +1,11 @@
 """What every model is to the rest of the code: a batch in, hidden states out.
 
-Axis letters: A position axes, B batch, T sequence, V visual tokens, D model dim.
+Axis letters: A position axes, B batch, T sequence, V visual tokens, D model dim, J decoder
+layers with DeepStack features.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,18 @@ class Batch:
         return jnp.max(jnp.where(self.valid[None], self.positions, -1), axis=(0, 2)) + 1
 
 
+class Features(NamedTuple):
+    """What a vision side gives the decoder.
+
+    Attributes:
+        tokens: [B, V, D], in the places of the visual tokens.
+        deepstack: [J, B, V, D] or None, added there after each of the first J layers.
+    """
+
+    tokens: jax.Array
+    deepstack: jax.Array | None = None
+
+
 class VLM(nnx.Module):
     """A decoder with or without a vision side. Text models use this class as it is."""
 
@@ -51,14 +64,24 @@ class VLM(nnx.Module):
         """Projected image features [B, V, D] for the arrays of ``Batch.images``."""
         raise NotImplementedError(f"{type(self).__name__} reads no images")
 
+    def visual(self, images: dict[str, Any]) -> Features:
+        """All that the decoder gets of the images; a model with DeepStack overrides this."""
+        return Features(self.features(images))
+
     def embed(self, batch: Batch) -> Inputs:
         """Token embeddings with image features in their places."""
-        x = self.decoder.embed(batch.tokens)
+        x, deepstack = self.decoder.embed(batch.tokens), None
         if batch.images:
             with jax.named_scope("vision"):
-                features = self.features(batch.images).astype(x.dtype)
-            x = place(features, batch.visual_index, x)
-        return Inputs(x, batch.positions, batch.valid)
+                tokens, layers = jax.tree.map(
+                    lambda a: a.astype(x.dtype), self.visual(batch.images)
+                )
+            if layers is not None:
+                deepstack = jnp.stack(
+                    [place(layer, batch.visual_index, jnp.zeros_like(x)) for layer in layers]
+                )
+            x = place(tokens, batch.visual_index, x)
+        return Inputs(x, batch.positions, batch.valid, deepstack)
 
 
 def place(features: jax.Array, index: jax.Array, x: jax.Array) -> jax.Array:

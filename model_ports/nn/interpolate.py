@@ -27,6 +27,19 @@ class Taps(NamedTuple):
     weight: jax.Array
 
 
+def linear_taps(coordinate: jax.Array, size: int) -> Taps:
+    """Two taps of linear interpolation.
+
+    Args:
+        coordinate: float32 [...] within [0, size - 1], in entries of the table.
+        size: entries of the axis.
+    """
+    first = jnp.floor(coordinate)
+    above = coordinate - first
+    index = first[..., None].astype(jnp.int32) + jnp.arange(2)
+    return Taps(jnp.clip(index, 0, size - 1), jnp.stack([1 - above, above], axis=-1))
+
+
 def cubic_taps(coordinate: jax.Array, size: int) -> Taps:
     """Four taps of cubic convolution, those outside the table clamped to its border.
 
