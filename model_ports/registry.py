@@ -13,6 +13,7 @@ _MODULES = (
     "model_ports.vlms.qwen2_5_vl",
     "model_ports.vlms.qwen3_vl",
     "model_ports.vlms.internvl",
+    "model_ports.vlms.llava_next",
     "model_ports.backbones.llama",
 )
 

@@ -70,6 +70,25 @@ def read_eos_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted(ids))
 
 
+def read_template(folder: Path, tokenizer: Any) -> str | None:
+    """The chat template: of the processor (chat_template.json) if there is one, else of the
+    tokenizer; None if neither has any.
+
+    Raises:
+        UserError: chat_template.json is not what it should be.
+    """
+    path = folder / "chat_template.json"
+    template = tokenizer.chat_template
+    if path.is_file():
+        try:
+            template = json.loads(path.read_text())["chat_template"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: expected an object with 'chat_template'") from error
+    if isinstance(template, dict):
+        template = template.get("default")
+    return str(template) if template else None
+
+
 def token_slots(tokenizer: Any, prompt: Prompt, substring: str) -> np.ndarray:
     """Slots (int32, ascending) of the prompt's tokens that share a character with ``substring``.
 

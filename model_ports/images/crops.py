@@ -1,0 +1,120 @@
+"""Images that are cut into square crops whose tokens are put back into one map of rows.
+
+The vision tower sees crops one by one; the language model reads the rows of the whole map, each
+followed by a separator. Here is the part that LLaVA-NeXT and Magma share.
+
+Axis letters: I crops, S side of a crop in pixels, V visual tokens with separators, P those
+without, R rows, C columns of a map.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from model_ports.images.token_grid import TokenGrid
+
+# In an index of tokens: no token of a crop, but the separator that ends a row.
+SEPARATOR = -1
+
+Size = tuple[int, int]  # (width, height)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The visual tokens of one image in the order of the prompt.
+
+    Attributes:
+        index: int32 [V], number of the token among those of all crops (crops in order, each
+            row-major), or SEPARATOR.
+        rect: float64 [P, 4], cell of every token that is no separator, x0, y0, x1, y1 in pixels
+            of the stored image; padding around the image lies outside it.
+        view: int32 [P], 0 for the whole image, 1.. for crops.
+    """
+
+    index: np.ndarray
+    rect: np.ndarray
+    view: np.ndarray
+
+    def grid(self, slot: np.ndarray, image: int) -> TokenGrid:
+        """Records of the tokens; separators get none.
+
+        Args:
+            slot: int32 [V], sequence positions of the image's tokens and separators.
+            image: index of the image in the prompt.
+        """
+        kept = np.asarray(slot, np.int32)[self.index != SEPARATOR]
+        return TokenGrid(
+            slot=kept, rect=self.rect, view=self.view, image=np.full(len(kept), image, np.int32)
+        )
+
+
+class Crops(Protocol):
+    """How a family cuts an image."""
+
+    @property
+    def tokens(self) -> int:
+        """Visual tokens along one side of a crop."""
+        ...
+
+    def canvas(self, image_size: Size) -> Size:
+        """(width, height) in pixels of all crops side by side."""
+        ...
+
+    def cut(self, image: Image.Image) -> np.ndarray:
+        """Normalised crops of an RGB image, float32 [I, 3, S, S]."""
+        ...
+
+    def layout(self, image_size: Size) -> Layout:
+        """The tokens of an image of this stored size, in the order of ``cut``."""
+        ...
+
+
+def best_canvas(image_size: Size, canvases: Sequence[Size]) -> Size:
+    """The canvas on which most pixels of the image fit, then the one that wastes least.
+
+    Among equals the first of the list is taken. Source: ``select_best_resolution`` of LLaVA-NeXT
+    (also transformers, Magma and DeepSeek-VL2).
+    """
+    width, height = image_size
+    best, most, least = canvases[0], 0, float("inf")
+    for across, down in canvases:
+        scale = min(across / width, down / height)
+        used = min(int(width * scale) * int(height * scale), width * height)
+        waste = across * down - used
+        if used > most or (used == most and waste < least):
+            best, most, least = (across, down), used, waste
+    return best
+
+
+def token_map(columns: int, rows: int, side: int, first: int = 0) -> np.ndarray:
+    """Token numbers of a canvas of ``rows`` x ``columns`` crops, int32 [rows*side, columns*side].
+
+    Args:
+        side: tokens along one side of a crop.
+        first: number of the first crop's first token.
+    """
+    numbers = np.arange(columns * rows * side * side, dtype=np.int32) + first
+    grid = numbers.reshape(rows, columns, side, side).transpose(0, 2, 1, 3)
+    return grid.reshape(rows * side, columns * side)
+
+
+def end_rows(index: np.ndarray) -> np.ndarray:
+    """Token numbers [R, C] -> [R, C + 1], every row ended by a separator."""
+    return np.pad(index, ((0, 0), (0, 1)), constant_values=SEPARATOR)
+
+
+def rectangles(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Cells between edges x [C+1] and y [R+1], float64 [R*C, 4], row-major."""
+    left, top = np.meshgrid(x[:-1], y[:-1])
+    right, bottom = np.meshgrid(x[1:], y[1:])
+    return np.stack([left, top, right, bottom], axis=-1).reshape(-1, 4).astype(np.float64)
+
+
+def split_canvas(canvas: np.ndarray, side: int) -> np.ndarray:
+    """Pixels [C, H, W] -> crops [I, C, S, S], row-major."""
+    channels, height, width = canvas.shape
+    grid = canvas.reshape(channels, height // side, side, width // side, side)
+    return np.ascontiguousarray(grid.transpose(1, 3, 0, 2, 4).reshape(-1, channels, side, side))
