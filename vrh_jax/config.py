@@ -57,10 +57,17 @@ class ModelSettings(Strict):
         None, description="entry of prompts.yaml; default: the source's, name's or family's"
     )
     templates: dict[str, str] = Field(
-        {}, description="own prompt per kind of task (grounding, text, ...), with {text}"
+        {},
+        description="own prompts, by benchmark, task or kind of sample (grounding, text, ...), "
+        "with {text} and for multiple choice {choices}",
     )
     image_first: bool | None = Field(
         None, description="image before the text; default: as prompts.yaml says"
+    )
+    box_frame: Literal["image", "padded_square"] | None = Field(
+        None,
+        description="what the model's box coordinates span: the image, or the square that it is "
+        "padded to (LLaVA's training data has both); default: as its port says",
     )
 
 
@@ -183,7 +190,9 @@ class StudyConfig(Strict):
     controls: ControlSettings = ControlSettings()
     transfer: TransferSettings = TransferSettings()
     max_new: dict[str, Positive] = Field(
-        {}, description="longest answer in tokens per kind of task; default: prompts.yaml's"
+        {},
+        description="longest answer in tokens, by benchmark, task or kind of sample; "
+        "default: prompts.yaml's",
     )
     split_seed: int = Field(0, description="seed of the split of images")
     batch: BatchSettings = BatchSettings()

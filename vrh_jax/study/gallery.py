@@ -25,7 +25,7 @@ def recorder(plan: Plan, models: Models, layout: Layout) -> Recorder | None:
     def record(model: str, sample: Sample, k: int) -> Attention | None:
         if sample.image is None or sample.kind != "grounding":
             return None
-        (task,) = plan.tasks(model, [sample])
+        (task,) = plan.tasks(model, plan.benchmark_of(sample), [sample])
         heads = top(ranking_of(read_heads(layout, model, config.detection.benchmark)), k)
         found = attention_map(models.session(model), task, heads, config.scoring)
         if found is None:

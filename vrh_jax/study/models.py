@@ -75,6 +75,25 @@ def check_tokenizer(model: Model) -> None:
         )
 
 
+def with_frame(model: Model, settings: ModelSettings) -> Model:
+    """The model with the study's box frame in place of its port's.
+
+    Raises:
+        UserError: the model has no boxes, or states them in pixels of what it sees.
+    """
+    if settings.box_frame is None:
+        return model
+    box = model.port.box
+    if box is None or box.units == "resized_pixels":
+        units = "none" if box is None else "pixels of its input"
+        raise UserError(
+            f"models.{settings.name}.box_frame = {settings.box_frame!r} needs boxes in a scale of "
+            f"the whole frame, but this model states {units}; leave box_frame out"
+        )
+    port = dataclasses.replace(model.port, box=dataclasses.replace(box, frame=settings.box_frame))
+    return dataclasses.replace(model, port=port)
+
+
 class Source(Protocol):
     """Where the models of a study come from."""
 
@@ -137,6 +156,7 @@ class Models:
             if sum(map(_bytes, self._kept.values())) > KEEP_BYTES:
                 self._kept.clear()
             model = self._source.load(self._config.model(name), self._mesh)
+            model = with_frame(model, self._config.model(name))
             check_tokenizer(model)
             before = self.fingerprints.setdefault(name, model.fingerprint)
             if before != model.fingerprint:

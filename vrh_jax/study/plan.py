@@ -6,7 +6,7 @@ from typing import Any
 
 from model_ports.errors import UserError
 from vrh_jax.config import StudyConfig, nearest
-from vrh_jax.data.prompts import TaskPrompt, task_prompt
+from vrh_jax.data.prompts import TaskPrompt, check_names, task_prompt
 from vrh_jax.data.sample import Sample
 from vrh_jax.data.split import study_samples
 from vrh_jax.engine.batching import Task
@@ -22,18 +22,23 @@ class Plan:
         detection: samples on which heads are scored.
         evaluation: benchmark -> samples, in order.
         infos: model -> what its config says.
-        prompts: (model, kind of task) -> prompt.
+        prompts: (model, benchmark, kind of sample) -> prompt.
     """
 
     config: StudyConfig
     detection: list[Sample]
     evaluation: dict[str, list[Sample]]
     infos: dict[str, ModelInfo]
-    prompts: dict[tuple[str, str], TaskPrompt]
+    prompts: dict[tuple[str, str, str], TaskPrompt]
 
-    def tasks(self, model: str, samples: list[Sample]) -> list[Task]:
-        """Samples with a model's prompts."""
-        return [Task(s, self.prompts[model, s.kind]) for s in samples]
+    def tasks(self, model: str, benchmark: str, samples: list[Sample]) -> list[Task]:
+        """Samples of a benchmark with a model's prompts."""
+        return [Task(s, self.prompts[model, benchmark, s.kind]) for s in samples]
+
+    def benchmark_of(self, sample: Sample) -> str:
+        """The benchmark of one of this plan's samples."""
+        found = (n for n, group in self.evaluation.items() if any(s is sample for s in group))
+        return next(found, self.config.detection.benchmark)
 
     def head_sets(self, benchmark: str, model: str) -> int:
         """Number of masks of a model on a benchmark, the empty one included."""
@@ -105,13 +110,31 @@ def make_plan(config: StudyConfig, source: Source) -> Plan:
     _check_pairs(config, infos)
     detection, evaluation = study_samples(config)
     samples = [*detection, *(s for group in evaluation.values() for s in group)]
-    prompts: dict[tuple[str, str], TaskPrompt] = {}
     for model in config.models:
-        port = infos[model.name].port
-        for kind in sorted({s.kind for s in samples}):
-            prompts[model.name, kind] = task_prompt(model, port.family, kind, dict(config.max_new))
         _check_kinds(model.name, infos[model.name], samples)
+    prompts = _prompts(config, infos, detection, evaluation)
     return Plan(config, detection, evaluation, infos, prompts)
+
+
+def _prompts(
+    config: StudyConfig,
+    infos: dict[str, ModelInfo],
+    detection: list[Sample],
+    evaluation: dict[str, list[Sample]],
+) -> dict[tuple[str, str, str], TaskPrompt]:
+    tasks = {name: benchmark.task for name, benchmark in config.benchmarks.items()}
+    check_names("max_new", config.max_new, tasks)
+    groups = [(config.detection.benchmark, detection), *evaluation.items()]
+    asked = sorted({(name, s.kind) for name, group in groups for s in group})
+    prompts: dict[tuple[str, str, str], TaskPrompt] = {}
+    for model in config.models:
+        check_names(f"models.{model.name}.templates", model.templates, tasks)
+        family = infos[model.name].port.family
+        for name, kind in asked:
+            prompts[model.name, name, kind] = task_prompt(
+                model, family, kind, config.max_new, task=tasks[name], benchmark=name
+            )
+    return prompts
 
 
 def _check_ks(config: StudyConfig, infos: dict[str, ModelInfo]) -> None:

@@ -111,7 +111,8 @@ def _score(plan: Plan, layout: Layout, models: Models, stop: Stop) -> bool:
     todo = distributed.agree(todo)
     for name in todo:
         stop.check(distributed.any_process)
-        detect(models.session(name), plan.tasks(name, plan.detection), plan.config, layout, stop)
+        tasks = plan.tasks(name, benchmark, plan.detection)
+        detect(models.session(name), tasks, plan.config, layout, stop)
     return bool(todo)
 
 
@@ -136,7 +137,8 @@ def _evaluate(plan: Plan, layout: Layout, models: Models, stop: Stop) -> bool:
                 continue
             worked = True
             stop.check(distributed.any_process)
-            tasks = plan.tasks(model.name, plan.evaluation[entry.benchmark])
+            samples = plan.evaluation[entry.benchmark]
+            tasks = plan.tasks(model.name, entry.benchmark, samples)
             session = models.session(model.name)
             evaluate(session, entry.benchmark, tasks, masks, layout, config.hash(), stop)
     return worked

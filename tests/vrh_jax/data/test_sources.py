@@ -8,7 +8,6 @@ from PIL import Image
 from model_ports.errors import UserError
 from vrh_jax.config import ModelSettings, StudyConfig, parse_settings
 from vrh_jax.data.jsonl import JsonlOptions, load
-from vrh_jax.data.prompts import prompt_table, task_prompt
 from vrh_jax.data.sample import Sample
 from vrh_jax.data.split import study_samples
 
@@ -134,30 +133,3 @@ def test_unknown_tasks_and_options(images):
     bad = {"b": {"task": "jsonl", "options": {"pth": "x"}}}
     with pytest.raises(UserError, match="unknown key 'pth'; did you mean 'path'"):
         study_samples(study("x", benchmarks=bad))
-
-
-def test_prompts():
-    model = ModelSettings(name="m", source="x")
-    sample = Sample("s", "choice", "Which {one}?", None, (0, 0), None, "b", "i", "i", ("a", "b"))
-    prompt = task_prompt(model, "qwen2_5_vl", "choice")
-    assert prompt.render(sample).startswith("Which {one}?\nA. a\nB. b\n")
-    organism = ModelSettings(name="q", source="organism:qwen")
-    grounding = task_prompt(organism, "qwen2_5_vl", "grounding")
-    assert grounding.template == task_prompt(model, "qwen2_5_vl", "grounding").template
-    assert (grounding.image_first, prompt.image_first) == (False, True)
-    own = ModelSettings(name="m", source="x", templates={"text": "Q: {text}"}, image_first=False)
-    assert task_prompt(own, "qwen2_5_vl", "text").template == "Q: {text}"
-    assert task_prompt(own, "llama", "text", {"text": 3}).max_new == 3
-    with pytest.raises(UserError, match=r"templates\.grounding"):
-        task_prompt(model, "llama", "grounding")
-    wrong = ModelSettings(name="m", source="x", prompts="internv")
-    with pytest.raises(UserError, match="did you mean 'internvl'"):
-        task_prompt(wrong, "internvl", "grounding")
-
-
-def test_every_prompt_has_its_source():
-    for name, entry in prompt_table().items():
-        for kind, task in entry["tasks"].items():
-            assert task["source"], (name, kind)
-            assert "{text}" in task["template"], (name, kind)
-            assert task["max_new"] > 0
