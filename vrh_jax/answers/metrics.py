@@ -224,9 +224,9 @@ def mathvista(sample: "Sample", text: str) -> Reading:
         index = read_choice(text, sample.choices)
         return _choice(sample, _nearest(text, sample.choices) if index is None else index)
     if sample.kind == "text":  # a list
-        said, right = _numbers(_concluded(text)), _numbers(sample.answer)
+        said, right = _numbers(stated(text)) or _numbers(plain(text)), _numbers(sample.answer)
         return Reading(str(said), said == right) if said else NOTHING
-    number = read_count(_concluded(text))
+    number = _concluded(text)
     if number is None:
         return NOTHING
     if sample.precision is None:
@@ -234,10 +234,16 @@ def mathvista(sample: "Sample", text: str) -> Reading:
     return _number(number, float(sample.answer), sample.precision)
 
 
-def _concluded(text: str) -> str:
-    """The stated answer; without a statement the last line, where MathVista's prompt asks it."""
-    lines = [line for line in plain(text).splitlines() if line.strip()]
-    return stated(text) or (lines[-1] if lines else "")
+def _concluded(text: str) -> float | None:
+    """The number stated, else that of the last line with digits, where the prompt asks for it."""
+    said = stated(text)
+    number = read_count(said) if said else None
+    if number is not None:
+        return number
+    for line in reversed(plain(text).splitlines()):
+        if re.search(r"[0-9]", line) and (number := read_count(line)) is not None:
+            return number
+    return read_count(text)
 
 
 def _numbers(text: str) -> list[float]:

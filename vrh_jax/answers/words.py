@@ -7,7 +7,9 @@ import string
 
 from vrh_jax.answers.clean import final_answer
 
-SPECIAL = re.compile(r"```(?:\w+(?=\n))?|<[|｜][^<>|｜]{0,80}[|｜]>|</?s>|<eos>|<end_of_turn>|<pad>")
+SPECIAL = re.compile(
+    r"```(?:\w+(?=\n))?|<[|｜][^<>|｜]{0,80}[|｜]>|</?s>|<eos>|<end_of_turn>|<pad>"
+)
 BOXED = re.compile(r"\\boxed\s*+\{((?:[^{}]|\{[^{}]{0,500}\}){0,2000}+)\}?")
 KEY = re.compile(r"[\"'](?:final_)?answer[\"']\s*+:\s*+[\"']?([^\"'}\n]+)", re.IGNORECASE)
 _LATEX = re.compile(r"\\(?:text|math)(?:bf|rm|it|sf)?\s?\{([^{}]*)\}|\\[,;!]|\\(?=[()\[\]$%#&])|\$")
@@ -32,10 +34,11 @@ def stated(text: object) -> str:
     for found in (KEY.findall(answer), BOXED.findall(answer)):
         if found:
             return found[-1].strip()
-    last = 0
-    for cue in _CUE.finditer(answer):
-        last = cue.end()
-    return _first_line(answer[last:]) if last else ""
+    # A text that is cut after "Answer:" is read by the declaration before.
+    for end in reversed([cue.end() for cue in _CUE.finditer(answer)]):
+        if line := _first_line(answer[end:]):
+            return line
+    return ""
 
 
 def declared(text: object) -> str:

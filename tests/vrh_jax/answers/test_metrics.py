@@ -1,5 +1,8 @@
 """Answer rules of single benchmarks, each with the smallest input that other scorers get wrong."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +10,8 @@ from hypothesis import strategies as st
 from vrh_jax.answers import judge, read_answer
 from vrh_jax.answers.metrics import RULES, edit_distance, expected_choice, spatial457_leniency
 from vrh_jax.data.sample import Sample
+
+RESPONSES = Path(__file__).parents[2] / "data" / "mathvista_responses.json"
 
 
 def sample(rule, kind, answer, choices=(), **more):
@@ -321,3 +326,24 @@ def test_rules_take_any_text(text):
         verdict = judge(one, text)
         assert verdict.correct == (verdict.failure == "")
         assert verdict.correct <= bool(verdict.reading)
+
+
+# Where the official verdict, made by GPT-4's extraction, is another than ours: it took the B of
+# nowhere for "The correct answer is (C) 60°.", and the sense of an essay that names no option.
+OTHER = {("llava", "79"), ("llava", "80")}
+
+
+def test_mathvista_agrees_with_official_verdicts():
+    rows = json.loads(RESPONSES.read_text(encoding="utf-8"))["rows"]
+    other, same = set(), 0
+    for row in rows:
+        choices = row["choices"] or ()
+        one = sample("mathvista", "choice" if choices else "number", row["answer"], choices,
+                     precision=row["precision"])  # fmt: skip
+        verdict = judge(one, row["response"])
+        same += (verdict.reading or None) == row["prediction"]
+        if verdict.correct != row["true_false"]:
+            other.add((row["model"], row["pid"]))
+    assert len(rows) == 33
+    assert other == OTHER
+    assert same >= 29
