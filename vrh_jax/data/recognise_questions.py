@@ -81,7 +81,7 @@ def _first_keys(document: Any) -> set[str]:
     if not isinstance(document, dict):
         return set()
     lists = [value for value in document.values() if isinstance(value, list)]
-    if lists and isinstance(lists[0], list) and lists[0] and isinstance(lists[0][0], dict):
+    if lists and lists[0] and isinstance(lists[0][0], dict):
         return set(lists[0][0])
     values = [value for value in document.values() if isinstance(value, dict)]
     return set(values[0]) if values and len(values) == len(document) else set(document)

@@ -13,11 +13,9 @@ from vrh_jax.data.benchmarks.files import read_json
 from vrh_jax.data.benchmarks.questions import (
     Question,
     QuestionOptions,
-    Record,
-    pick,
     questions,
-    read_records,
 )
+from vrh_jax.data.benchmarks.records import Record, pick, read_records
 from vrh_jax.data.images import ImageFolder, ImageRef, ParquetImage
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows

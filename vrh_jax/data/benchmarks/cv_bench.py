@@ -10,11 +10,10 @@ from model_ports.errors import UserError
 from vrh_jax.data.benchmarks.questions import (
     Question,
     QuestionOptions,
-    Record,
     option_of,
     questions,
-    read_records,
 )
+from vrh_jax.data.benchmarks.records import Record, read_records
 from vrh_jax.data.images import image_key
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows

@@ -6,12 +6,10 @@ from model_ports.errors import UserError
 from vrh_jax.data.benchmarks.questions import (
     Question,
     QuestionOptions,
-    Record,
     option_of,
-    pick,
     questions,
-    read_records,
 )
+from vrh_jax.data.benchmarks.records import Record, pick, read_records
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.sample import TaskKind
 from vrh_jax.data.source import Rows

@@ -5,12 +5,10 @@ import re
 from vrh_jax.data.benchmarks.questions import (
     Question,
     QuestionOptions,
-    Record,
     option_of,
-    pick,
     questions,
-    read_records,
 )
+from vrh_jax.data.benchmarks.records import Record, pick, read_records
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
 

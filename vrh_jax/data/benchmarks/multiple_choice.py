@@ -15,11 +15,10 @@ from vrh_jax.data.benchmarks.questions import (
     Box,
     Question,
     QuestionOptions,
-    Record,
     option_of,
     questions,
-    read_records,
 )
+from vrh_jax.data.benchmarks.records import Record, read_records
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
 

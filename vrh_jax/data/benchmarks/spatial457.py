@@ -6,11 +6,9 @@ from model_ports.errors import UserError
 from vrh_jax.data.benchmarks.questions import (
     Question,
     QuestionOptions,
-    Record,
-    pick,
     questions,
-    read_records,
 )
+from vrh_jax.data.benchmarks.records import Record, pick, read_records
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
 

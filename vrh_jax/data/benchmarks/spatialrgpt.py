@@ -17,11 +17,9 @@ from vrh_jax.data.benchmarks.questions import (
     Box,
     Question,
     QuestionOptions,
-    Record,
-    pick,
     questions,
-    read_records,
 )
+from vrh_jax.data.benchmarks.records import Record, pick, read_records
 from vrh_jax.data.images import ImageRef
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
