@@ -2,8 +2,8 @@
 
 from vrh_jax.answers.boxes import Box, parse_box, parse_boxes
 from vrh_jax.answers.choice import read_choice
-from vrh_jax.answers.formats import box_format
 from vrh_jax.answers.clean import final_answer, strip_thoughts
+from vrh_jax.answers.formats import box_format
 from vrh_jax.answers.geometry import iou, read_box
 from vrh_jax.answers.judge import IMAGE_ERROR, Verdict, judge
 from vrh_jax.answers.metrics import Reading, read_answer

@@ -4,6 +4,8 @@ Everything here takes time linear in the length of the text: quantifiers are pos
 and the surroundings of a match are read in windows.
 """
 
+# ruff: noqa: RUF001 - such characters are in the texts that are read
+
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -49,10 +51,13 @@ FORMS = re.compile(
     rf"|(?P<keyed>(?:\bb?box(?:es)?(?:_?2d)?[\"'`*]{{0,3}}\s*+[=:]"
     rf"|\bcoordinates?(?:\s+(?:is|are))?\s*+[=:]?)[\s*`]*+{_FOUR}(?![\w%(]|\s*+[,.]\s*+[0-9]))"
     rf"|(?P<tagged><\|?(?:box|bbox|det)(?:_start)?\|?>\s*+{_ANY_FOUR}(?=\s*+<))"
-    rf"|(?P<named>{_ITEM}(?:[\s,;]*+(?:and\b\s*+)?{_ITEM})*+)",
+    rf"|(?P<named>{_ITEM}(?:[\s,;]*+(?:and\b\s*+|[-*•]\s++)?{_ITEM})*+)",
     re.IGNORECASE,
 )
-_WHOLE = re.compile(rf"[\s\"'`*$({{]*+{_FOUR}[\s\"'`*$)}}.]*+")
+# Without brackets, commas are separators only if all are alike ("1,024, 300" is two numbers).
+_WHOLE = re.compile(
+    rf"[\s\"'`*$({{]*+(?:{_Q}(?:,{_Q}){{3}}|{_Q}(?:,\s++{_Q}){{3}})[\s\"'`*$)}}.]*+"
+)
 _LOC = re.compile(r"(?:<loc[0-9]{4}>\s*+)++")
 _NUMBER = re.compile(_N)
 _PAIR_RE = re.compile(_PAIR)
@@ -73,24 +78,23 @@ _SIDES = tuple(
         "upperleftx upperlefty lowerrightx lowerrighty",
     )
 )
-_SIZES = tuple(
-    names.split() for names in ("x y w h", "x y width height", "left top width height")
-)
+_SIZES = tuple(names.split() for names in ("x y w h", "x y width height", "left top width height"))
 
 # A list under such a key or tag, or in such a call, is something else than a box.
 _OTHER = re.compile(
-    r"point|poly|quad|segm|mask|contour|colou?r|rgb|stroke|vert(?:ex|ices)|cent(?:er|re)", re.I
+    r"point|poly|quad|segm|mask|contour|colou?r|rgb|stroke|vert(?:ex|ices)|cent(?:er|re)",
+    re.IGNORECASE,
 )
-_BOX_KEY = re.compile(r"box|rect|det\Z", re.I)
+_BOX_KEY = re.compile(r"box|rect|det\Z", re.IGNORECASE)
 _NAME = re.compile(r"([\w-]{1,60})[\"'`* ]{0,4}\Z")
 _TAG = re.compile(r"<\|?([\w-]{1,40})\|?>\Z")
-_OPEN_TAG = re.compile(r"<\|?\w{0,20}(?:point|line|poly)\w{0,20}\s[^<>]{0,200}\Z", re.I)
+_OPEN_TAG = re.compile(r"<\|?\w{0,20}(?:point|line|poly)\w{0,20}\s[^<>]{0,200}\Z", re.IGNORECASE)
 _CALL = re.compile(
     r"\b(?:click|tap|drag|swipe|scroll|(?:key)?points?|move\w{0,9}|pixels?|cent(?:er|re)s?|vertices)"
     r"(?:\s+(?:at|are|is))?[\s(:]*\Z",
-    re.I,
+    re.IGNORECASE,
 )
-_WORD_BEFORE = re.compile(r"(?!(?<=box)|(?<=rect)|(?<=bbox_2d))(?<=\w)\Z", re.I)
+_WORD_BEFORE = re.compile(r"(?!(?<=box)|(?<=rect)|(?<=bbox_2d))(?<=\w)\Z", re.IGNORECASE)
 _SUM_BEFORE = re.compile(r"(?:[0-9)\]][ \t]*[+*/×÷]|[)\]][ \t]*-)[ \t]*\Z")
 _SUM_AFTER = re.compile(
     r"[ \t]*(?:[+/=×÷]|\*(?!\*))[ \t]*[0-9(\[]|[ \t]*-[ \t]*[(\[][ \t]*[+-]?[0-9]|[ \t]*[-+*/][0-9]"
@@ -119,7 +123,7 @@ def number_boxes(text: str) -> Iterator[Box]:
     for match in FORMS.finditer(text):
         before = text[max(0, match.start() - _WINDOW) : match.start()]
         after = text[match.end() : match.end() + 40]
-        head = before.rstrip(_INSIDE)
+        head = before.rstrip(_INSIDE + ("{\"'" if match["named"] else ""))
         if head or len(before) < _WINDOW:  # else the window lies inside the same long list
             other = _under_other(head)
         form = match.lastgroup or ""
@@ -221,9 +225,7 @@ def _pairs(match: re.Match[str], before: str, after: str) -> Iterator[list[float
 
 
 def _named(match: re.Match[str], _before: str, _after: str) -> Iterator[list[float]]:
-    items = [
-        (re.sub(r"[-_ ]", "", key.lower()), float(n)) for key, n in _ITEM_RE.findall(match[0])
-    ]
+    items = [(re.sub(r"[-_ ]", "", key.lower()), float(n)) for key, n in _ITEM_RE.findall(match[0])]
     groups = [dict(items[i : i + 4]) for i in range(0, len(items), 4)]
     boxes = [_sides(group) for group in groups]
     if len(items) % 4 == 0:

@@ -31,9 +31,7 @@ _PHRASES = {
     r"(?:a|one) third(?: of an?)?": "1/3",
     r"two thirds(?: of an?)?": "2/3",
 }
-_AND_A_HALF = re.compile(
-    rf"\b({'|'.join(_SMALL)}|[0-9]{{1,9}})\s+and\s+a\s+half\b", re.IGNORECASE
-)
+_AND_A_HALF = re.compile(rf"\b({'|'.join(_SMALL)}|[0-9]{{1,9}})\s+and\s+a\s+half\b", re.IGNORECASE)
 _PHRASE = re.compile("|".join(rf"\b(?P<p{i}>{p})\b" for i, p in enumerate(_PHRASES)), re.IGNORECASE)
 _WORD = "|".join([*_SMALL, *_POWERS])
 _NAMED = re.compile(rf"\b(?:{_WORD})(?:(?:[- ]|\s+and\s+)(?:{_WORD})){{0,12}}\b", re.IGNORECASE)
@@ -88,10 +86,8 @@ def _commitment(text: str) -> float | None:
     if normalise(text) in _CHINESE:
         return float(_CHINESE[normalise(text)])
     text = digits(text)
-    if re.fullmatch(r"\W*[0-9]+[.)]\W*", text):  # "2." alone is no list mark
-        kept = text
-    else:
-        kept = _LABEL.sub(" ", text)
+    alone = re.fullmatch(r"\W*[0-9]+[.)]\W*", text)  # "2." alone is no list mark
+    kept = text if alone else _LABEL.sub(" ", text)
     kept = _ENUMERATION.sub(_not_in_sequence, kept)
     without = _RANGE.sub(" ", kept)
     found = []
@@ -144,7 +140,7 @@ def _number(word: str) -> float:
 
 
 def _spelled(match: re.Match[str], text: str) -> str:
-    """ "two hundred and five" -> "205"; words that are no one number stay apart."""
+    """As in "two hundred and five" -> "205"; words that are no one number stay apart."""
     words = re.split(r"\s+and\s+|[- ]", match[0].lower())
     before = text[max(0, match.start() - 20) : match.start()]
     if words == ["one"] and _PRONOUN.search(before):
@@ -204,7 +200,8 @@ _CENTIMETRES = re.compile(
     r"\s+(?:and\s+)?(?P<n>[0-9]{1,2}(?:\.[0-9]+)?)\s?(?:cm|centimet(?:er|re)s?)\b", re.IGNORECASE
 )
 _ARTICLE = re.compile(
-    r"\ban?\s+(?P<unit>met(?:er|re)|foot|inch|yard|mile|(?:centi|milli|kilo)met(?:er|re))\b", re.IGNORECASE
+    r"\ban?\s+(?P<unit>met(?:er|re)|foot|inch|yard|mile|(?:centi|milli|kilo)met(?:er|re))\b",
+    re.IGNORECASE,
 )
 # "in" before such words is no inch.
 _PREPOSITION = re.compile(
@@ -233,7 +230,7 @@ def read_length(text: object, dimension: str = "") -> float | None:
         lengths = list(_lengths(answer))
         named = [(w.start() + w.end()) / 2 for w in wanted.finditer(answer)] if wanted else []
         if len(lengths) > 1 and named:
-            return min(lengths, key=lambda one: min(abs(n - one[0]) for n in named))[1]  # noqa: B023
+            return min(lengths, key=lambda one: min(abs(n - one[0]) for n in named))[1]
         if lengths:
             return lengths[0][1]
     return None

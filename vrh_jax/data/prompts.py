@@ -76,7 +76,7 @@ class Wording(Strict):
     source: str = Field(min_length=1)
     option: str = "{letter}. {choice}"
     join: str = "\n"
-    precise: dict[int, str] = {}
+    precise: dict[int, str] = Field({})
 
     @model_validator(mode="after")
     def _fields(self) -> "Wording":

@@ -84,7 +84,12 @@ def test_the_table_has_a_source_everywhere():
         ("magma-8b", "refcoco", "grounding", "bounded between 0 and 1. Please provide"),
         ("glm-4.6v-flash", "refcoco", "grounding", "[[x1,y1,x2,y2], …] in the image"),
         ("phi-4-reasoning-vision-15b", "refcoco", "grounding", "refers to: the cat. Output its"),
-        ("magma-8b", "cv_bench", "choice", "the cat Select from the following choices.\n(A) a\n(B)"),
+        (
+            "magma-8b",
+            "cv_bench",
+            "choice",
+            "the cat Select from the following choices.\n(A) a\n(B)",
+        ),
         ("magma-8b", "mmstar", "choice", "the cat\nOptions: A: a, B: b\nAnswer"),
         ("magma-8b", "mathvista", "choice", "Question: the cat\nChoices:\n(A) a\n(B) b"),
         ("magma-8b", "spatial457", "text", "{'Reasoning': '<your reasons>', 'Answer'"),
