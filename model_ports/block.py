@@ -5,7 +5,8 @@ H head dim, D model dim, F MLP dim.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +14,17 @@ from flax import nnx
 
 from model_ports.nn.attention import Tap, Tapped, Visible, causal_attention, tap_rows
 from model_ports.nn.linear import Linear
-from model_ports.nn.mlp import GatedMLP
+from model_ports.nn.mlp import GatedMLP, gelu_tanh
 from model_ports.nn.norms import RMSNorm
 from model_ports.nn.rope import Rope, apply_rope
 from model_ports.sharding import constrain
+
+
+Act = Literal["silu", "gelu_tanh"]
+ACTS: Mapping[Act, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu,
+    "gelu_tanh": gelu_tanh,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +35,14 @@ class DecoderConfig:
         qk_norm: RMS norm over the head dim of queries and keys, before the rotation.
         post_norms: also norm the outputs of attention and MLP before they are added
             (four norms a layer).
+        norm_offset: norms multiply by 1 + scale, in float32.
+        act: activation of the gated MLP.
+        embed_scale: multiplies token embeddings (not image features), in their dtype.
+        attn_scale: multiplies attention logits; None for head_dim ** -0.5.
+        attn_softcap, final_softcap: bounds of attention logits and output logits; None for no
+            bound.
+        windows: sliding window of each layer in tokens, 0 for a layer that sees all; empty
+            where all layers do.
         tied: the output head is the embedding table.
     """
 
@@ -42,7 +58,23 @@ class DecoderConfig:
     qkv_bias: bool = False
     qk_norm: bool = False
     post_norms: bool = False
+    norm_offset: bool = False
+    act: Act = "silu"
+    embed_scale: float | None = None
+    attn_scale: float | None = None
+    attn_softcap: float | None = None
+    final_softcap: float | None = None
+    windows: tuple[int, ...] = ()
     tied: bool = False
+
+    @property
+    def scale(self) -> float:
+        """What attention logits are multiplied by."""
+        return self.head_dim**-0.5 if self.attn_scale is None else self.attn_scale
+
+    def norm(self, dim: int, dtype: jnp.dtype) -> RMSNorm:
+        """An RMS norm as this decoder has them."""
+        return RMSNorm(dim, eps=self.norm_eps, dtype=dtype, offset=self.norm_offset)
 
 
 class Attention(nnx.Module):
@@ -101,7 +133,7 @@ class Attention(nnx.Module):
             cached: keys and values [B, S, K, H] to extend at slot ``visible.first``.
             gate: [B or 1, N], multiplies each head's output before the output projection.
         """
-        scale = self.cfg.head_dim**-0.5
+        scale, softcap = self.cfg.scale, self.cfg.attn_softcap
         q, k = self._queries_keys(x, cos, sin)
         q = constrain(q, "batch", None, "heads", None)
         k = constrain(k, "batch", None, "kv_heads", None)
@@ -110,29 +142,28 @@ class Attention(nnx.Module):
             start = (0, visible.first, 0, 0)
             k = jax.lax.dynamic_update_slice(cached[0], k.astype(cached[0].dtype), start)
             v = jax.lax.dynamic_update_slice(cached[1], v.astype(cached[1].dtype), start)
-        z = causal_attention(q, k, v, visible, scale)
+        z = causal_attention(q, k, v, visible, scale, softcap)
         z = z * gate[:, None, :, None].astype(z.dtype)
-        tapped = None if tap is None else tap_rows(q, k, visible, tap, scale)
+        tapped = None if tap is None else tap_rows(q, k, visible, tap, scale, softcap)
         return self.o(constrain(z, "batch", None, "heads", None)), (k, v), tapped
 
 
 def _head_norm(cfg: DecoderConfig, dtype: jnp.dtype) -> RMSNorm | None:
-    return RMSNorm(cfg.head_dim, eps=cfg.norm_eps, dtype=dtype) if cfg.qk_norm else None
+    return cfg.norm(cfg.head_dim, dtype) if cfg.qk_norm else None
 
 
 class Block(nnx.Module):
     """Pre-norm decoder layer, with or without norms after attention and MLP."""
 
     def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
-        def norm() -> RMSNorm:
-            return RMSNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
-
-        self.pre_attn_norm = norm()
+        self.pre_attn_norm = cfg.norm(cfg.dim, dtype)
         self.attn = Attention(cfg, rngs=rngs, dtype=dtype)
-        self.post_attn_norm = norm() if cfg.post_norms else None
-        self.pre_mlp_norm = norm()
-        self.mlp = GatedMLP(cfg.dim, cfg.mlp_dim, bias=False, rngs=rngs, dtype=dtype)
-        self.post_mlp_norm = norm() if cfg.post_norms else None
+        self.post_attn_norm = cfg.norm(cfg.dim, dtype) if cfg.post_norms else None
+        self.pre_mlp_norm = cfg.norm(cfg.dim, dtype)
+        self.mlp = GatedMLP(
+            cfg.dim, cfg.mlp_dim, bias=False, rngs=rngs, dtype=dtype, act=ACTS[cfg.act]
+        )
+        self.post_mlp_norm = cfg.norm(cfg.dim, dtype) if cfg.post_norms else None
 
     def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, **attention: Any) -> Any:
         """x [B, T, D] -> (x, (k, v), tapped); keyword arguments as in Attention."""
@@ -150,11 +181,21 @@ class Block(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """Token embedding table [vocab, D]."""
+    """Token embedding table [vocab, D], whose rows may be scaled on the way in."""
 
-    def __init__(self, vocab: int, dim: int, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+    def __init__(
+        self,
+        vocab: int,
+        dim: int,
+        *,
+        rngs: nnx.Rngs,
+        dtype: jnp.dtype,
+        scale: float | None = None,
+    ):
+        self.scale = scale
         self.embedding = nnx.Param(0.02 * jax.random.normal(rngs.params(), (vocab, dim), dtype))
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """tokens int32 [B, T] -> [B, T, D]."""
-        return jnp.take(self.embedding[...], tokens, axis=0)
+        x = jnp.take(self.embedding[...], tokens, axis=0)
+        return x if self.scale is None else x * jnp.asarray(self.scale, x.dtype)

@@ -14,10 +14,9 @@ from flax import nnx
 
 from model_ports.block import Block, DecoderConfig, Embedding
 from model_ports.errors import UserError
-from model_ports.nn.attention import Tap, Tapped, Visible
+from model_ports.nn.attention import Tap, Tapped, Visible, soft_cap
 from model_ports.nn.cache import KVCache
 from model_ports.nn.linear import Linear
-from model_ports.nn.norms import RMSNorm
 from model_ports.nn.rope import rope_tables
 
 # Heads to drop, fixed at compile time: a frozenset of (layer, head).
@@ -35,12 +34,15 @@ class Inputs:
         valid: bool [B, T], real tokens.
         deepstack: [J, B, T, D] or None, added to the hidden state after each of the first J
             layers (zero on text rows).
+        prefix: bool [B, T] or None, tokens that see each other in both directions; all others
+            are causal. With a cache, a prefix is fed in one call.
     """
 
     x: jax.Array
     positions: jax.Array
     valid: jax.Array
     deepstack: jax.Array | None = None
+    prefix: jax.Array | None = None
 
     def add_deepstack(self, x: jax.Array, layer: jax.Array | int) -> jax.Array:
         """The hidden state [B, T, D] after ``layer``, with that layer's features."""
@@ -56,7 +58,7 @@ class Decoder(nnx.Module):
 
     def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32):
         self.cfg = cfg
-        self.embed = Embedding(cfg.vocab, cfg.dim, rngs=rngs, dtype=dtype)
+        self.embed = Embedding(cfg.vocab, cfg.dim, rngs=rngs, dtype=dtype, scale=cfg.embed_scale)
 
         @nnx.split_rngs(splits=cfg.layers)
         @nnx.vmap(in_axes=0, out_axes=0)
@@ -64,7 +66,7 @@ class Decoder(nnx.Module):
             return Block(cfg, rngs=rngs, dtype=dtype)
 
         self.layers = stack(rngs)
-        self.final_norm = RMSNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
+        self.final_norm = cfg.norm(cfg.dim, dtype)
         self.lm_head = (
             None
             if cfg.tied
@@ -74,8 +76,10 @@ class Decoder(nnx.Module):
     def logits(self, hidden: jax.Array) -> jax.Array:
         """hidden [..., D] (already normalised) -> float32 [..., vocab]."""
         if self.lm_head is not None:
-            return self.lm_head(hidden).astype(jnp.float32)
-        return (hidden @ self.embed.embedding[...].T).astype(jnp.float32)
+            logits = self.lm_head(hidden)
+        else:
+            logits = hidden @ self.embed.embedding[...].T
+        return soft_cap(logits.astype(jnp.float32), self.cfg.final_softcap)
 
     def empty_cache(self, batch: int, slots: int) -> KVCache:
         """Cache for ``slots`` tokens in the dtype of the embeddings."""
@@ -106,11 +110,7 @@ class Decoder(nnx.Module):
             (hidden [B, T, D] after the final norm, cache, tapped with leading axis L).
         """
         cfg, x = self.cfg, inputs.x
-        if cache is None:
-            visible = Visible(first=jnp.zeros((), jnp.int32), valid=inputs.valid)
-        else:
-            slots = jax.lax.dynamic_update_slice(cache.valid, inputs.valid, (0, cache.length))
-            visible = Visible(first=cache.length, valid=slots)
+        visible = _visible(inputs, cache)
         cos, sin = rope_tables(inputs.positions, cfg.rope, cfg.head_dim)
         gates = _layer_gates(head_mask, cfg, batch=x.shape[0])
         if static_heads:
@@ -123,17 +123,18 @@ class Decoder(nnx.Module):
         graphdef, stacked = nnx.split(self.layers)
 
         def layer(x: jax.Array, xs: Any) -> tuple[jax.Array, Any]:
-            params, gate, cached, index = xs
+            params, gate, cached, index, window = xs
             block = nnx.merge(graphdef, params)
+            seen = dataclasses.replace(visible, window=window)
             with jax.named_scope("layer"):
-                x, kv, tapped = block(
-                    x, cos, sin, visible=visible, cached=cached, gate=gate, tap=tap
-                )
+                x, kv, tapped = block(x, cos, sin, visible=seen, cached=cached, gate=gate, tap=tap)
                 x = inputs.add_deepstack(x, index)
             return x, (kv if cached is not None else None, tapped)
 
         cached = None if cache is None else (cache.k, cache.v)
-        x, (kv, tapped) = jax.lax.scan(layer, x, (stacked, gates, cached, jnp.arange(cfg.layers)))
+        windows = jnp.array(cfg.windows, jnp.int32) if cfg.windows else None
+        xs = (stacked, gates, cached, jnp.arange(cfg.layers), windows)
+        x, (kv, tapped) = jax.lax.scan(layer, x, xs)
         if cache is not None:
             length = cache.length + x.shape[1]
             cache = KVCache(k=kv[0], v=kv[1], valid=visible.valid, length=length)
@@ -165,13 +166,28 @@ class Decoder(nnx.Module):
             if len(kept) < self.cfg.heads:
                 block.attn = block.attn.keep(kept)
                 gate = gate[:, jnp.array(kept, jnp.int32)]
-            x, _, tapped = block(x, cos, sin, visible=visible, cached=None, gate=gate, tap=tap)
+            window = jnp.asarray(self.cfg.windows[index]) if self.cfg.windows else None
+            seen = dataclasses.replace(visible, window=window)
+            x, _, tapped = block(x, cos, sin, visible=seen, cached=None, gate=gate, tap=tap)
             x = inputs.add_deepstack(x, index)
             if tapped is not None:
                 collected.append(_restore_heads(tapped, kept, self.cfg.heads))
         if not collected:
             return x, None
         return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *collected)
+
+
+def _visible(inputs: Inputs, cache: KVCache | None) -> Visible:
+    """What each token sees; by slot of the cache, if there is one."""
+    if cache is None:
+        zero = jnp.zeros((), jnp.int32)
+        return Visible(first=zero, valid=inputs.valid, prefix=inputs.prefix)
+    start = (0, cache.length)
+    valid = jax.lax.dynamic_update_slice(cache.valid, inputs.valid, start)
+    prefix = inputs.prefix
+    if prefix is not None:
+        prefix = jax.lax.dynamic_update_slice(jnp.zeros_like(valid), prefix, start)
+    return Visible(first=cache.length, valid=valid, prefix=prefix)
 
 
 def _layer_gates(head_mask: jax.Array | None, cfg: DecoderConfig, batch: int) -> jax.Array:

@@ -27,6 +27,8 @@ class Prompt:
         grid: where the visual tokens lie.
         images: arrays for the vision tower without a batch axis. Padding any axis with zeros
             must leave the features unchanged.
+        prefix: number of leading tokens that attend to each other in both directions; the
+            rest, and what ``extend`` adds, is causal.
     """
 
     text: str
@@ -35,6 +37,7 @@ class Prompt:
     visual_index: np.ndarray
     grid: TokenGrid
     images: dict[str, np.ndarray]
+    prefix: int = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -80,6 +83,7 @@ def collate(
     valid = np.zeros((b, total), bool)
     positions = np.zeros((axes, b, total), np.int32)
     visual = np.full((b, total), -1, np.int32)
+    prefix = np.zeros((b, total), bool)
     for row, prompt in enumerate(prompts):
         first = offset(len(prompt), total, side)
         span = slice(first, first + len(prompt))
@@ -87,6 +91,7 @@ def collate(
         valid[row, span] = True
         positions[:, row, span] = prompt.positions
         visual[row, span] = prompt.visual_index
+        prefix[row, first : first + prompt.prefix] = True
     images = _collate_images([p.images for p in prompts])
     return Batch(
         tokens=tokens,  # type: ignore[arg-type]
@@ -94,6 +99,7 @@ def collate(
         positions=positions,  # type: ignore[arg-type]
         visual_index=visual,  # type: ignore[arg-type]
         images=images,  # type: ignore[arg-type]
+        prefix=prefix if prefix.any() else None,  # type: ignore[arg-type]
     )
 
 

@@ -26,6 +26,7 @@ class Batch:
         visual_index: int32 [B, T], row of ``VLM.features`` that replaces the embedding;
             -1 for text.
         images: the vision tower's arrays, each with leading axis B; empty without images.
+        prefix: bool [B, T] or None, tokens that attend to each other in both directions.
     """
 
     tokens: jax.Array
@@ -33,6 +34,7 @@ class Batch:
     positions: jax.Array
     visual_index: jax.Array
     images: dict[str, jax.Array]
+    prefix: jax.Array | None = None
 
     @property
     def next_position(self) -> jax.Array:
@@ -81,7 +83,7 @@ class VLM(nnx.Module):
                     [place(layer, batch.visual_index, jnp.zeros_like(x)) for layer in layers]
                 )
             x = place(tokens, batch.visual_index, x)
-        return Inputs(x, batch.positions, batch.valid, deepstack)
+        return Inputs(x, batch.positions, batch.valid, deepstack, prefix=batch.prefix)
 
 
 def place(features: jax.Array, index: jax.Array, x: jax.Array) -> jax.Array:

@@ -26,16 +26,34 @@ class Visible:
     Attributes:
         first: int32 scalar, slot of query 0; query t is at slot first + t.
         valid: bool [B, S].
+        prefix: bool [B, S] or None; its tokens see each other whatever their order and
+            distance (prefix-LM). A prefix is fed in one call.
+        window: int32 scalar or None; a query sees its own and the window - 1 valid keys before
+            it (padding between them does not count). 0 and None see all.
     """
 
     first: jax.Array
     valid: jax.Array
+    prefix: jax.Array | None = None
+    window: jax.Array | None = None
 
     def rows(self, index: jax.Array) -> jax.Array:
         """Mask bool [B, Q, S] for query indices [B, Q] (relative to the first query)."""
         query = (index + self.first)[:, :, None]
         key = jnp.arange(self.valid.shape[1])[None, None, :]
-        return ((key <= query) & self.valid[:, None, :]) | (key == query)
+        seen = key <= query
+        if self.window is not None:
+            order = jnp.cumsum(self.valid, axis=1)
+            gap = self._at(order, query) - order[:, None, :]
+            seen &= (gap < self.window) | (self.window == 0)
+        if self.prefix is not None:
+            seen |= self._at(self.prefix, query) & self.prefix[:, None, :]
+        return (seen & self.valid[:, None, :]) | (key == query)
+
+    def _at(self, values: jax.Array, query: jax.Array) -> jax.Array:
+        """values [B, S] at slots query [B, Q, 1] -> [B, Q, 1]."""
+        slots = jnp.clip(query[..., 0], 0, values.shape[1] - 1)
+        return jnp.take_along_axis(values, slots, axis=1)[..., None]
 
 
 @jax.tree_util.register_dataclass
@@ -90,7 +108,14 @@ def _ungrouped(x: jax.Array, t: int) -> jax.Array:
     return x.reshape(b, k, g, t, h).transpose(0, 3, 1, 2, 4).reshape(b, t, k * g, h)
 
 
-def _probabilities(q: jax.Array, k: jax.Array, mask: jax.Array, scale: float) -> jax.Array:
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
+    """``cap * tanh(x / cap)``: values stay within (-cap, cap). None leaves x as it is."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def _probabilities(
+    q: jax.Array, k: jax.Array, mask: jax.Array, scale: float, softcap: float | None
+) -> jax.Array:
     """Float32 softmax rows [B, K, G, T, S] for q [B, T, N, H], k [B, S, K, H], mask [B, T, S]."""
     b, t, n, _ = q.shape
     kv_heads = k.shape[2]
@@ -98,12 +123,18 @@ def _probabilities(q: jax.Array, k: jax.Array, mask: jax.Array, scale: float) ->
         _grouped(q, kv_heads), k.transpose(0, 2, 3, 1), preferred_element_type=jnp.float32
     )
     logits = logits.reshape(b, kv_heads, n // kv_heads, t, k.shape[1]) * scale
+    logits = soft_cap(logits, softcap)
     logits = jnp.where(mask[:, None, None], logits, jnp.finfo(jnp.float32).min)
     return jax.nn.softmax(logits, axis=-1)
 
 
 def masked_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array, scale: float
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array,
+    scale: float,
+    softcap: float | None = None,
 ) -> jax.Array:
     """Softmax attention with an explicit mask.
 
@@ -112,6 +143,7 @@ def masked_attention(
         k, v: [B, S, K, H].
         mask: bool, broadcastable to [B, T, S].
         scale: multiplies the logits.
+        softcap: bounds the scaled logits, before the mask (``soft_cap``).
 
     Returns:
         [B, T, N, H], dtype of v. Softmax in float32, then cast, as the reference does.
@@ -119,7 +151,7 @@ def masked_attention(
     b, t, n, _ = q.shape
     kv_heads = k.shape[2]
     mask = jnp.broadcast_to(mask, (b, t, k.shape[1]))
-    probs = _probabilities(q, k, mask, scale).astype(v.dtype)
+    probs = _probabilities(q, k, mask, scale, softcap).astype(v.dtype)
     probs = probs.reshape(b, kv_heads, (n // kv_heads) * t, k.shape[1])
     return _ungrouped(jnp.matmul(probs, v.transpose(0, 2, 1, 3)), t)
 
@@ -140,13 +172,21 @@ def _in_query_blocks(
 
 
 def causal_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, visible: Visible, scale: float
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    visible: Visible,
+    scale: float,
+    softcap: float | None = None,
 ) -> jax.Array:
-    """Causal attention in query blocks: q [B, T, N, H], k and v [B, S, K, H] -> [B, T, N, H]."""
+    """Attention under ``visible`` in query blocks.
+
+    Shapes: q [B, T, N, H], k and v [B, S, K, H] -> [B, T, N, H].
+    """
 
     def block(rows: jax.Array, q_block: jax.Array) -> jax.Array:
         mask = visible.rows(jnp.broadcast_to(rows, (q.shape[0], rows.shape[0])))
-        return masked_attention(q_block, k, v, mask, scale)
+        return masked_attention(q_block, k, v, mask, scale, softcap)
 
     return _in_query_blocks(q, block, QUERY_BLOCK)
 
@@ -168,7 +208,14 @@ def full_attention(
     return _in_query_blocks(q, block, size)
 
 
-def tap_rows(q: jax.Array, k: jax.Array, visible: Visible, tap: Tap, scale: float) -> Tapped:
+def tap_rows(
+    q: jax.Array,
+    k: jax.Array,
+    visible: Visible,
+    tap: Tap,
+    scale: float,
+    softcap: float | None = None,
+) -> Tapped:
     """Recompute the tapped rows in float32 and reduce them over the key sets.
 
     Args:
@@ -179,7 +226,7 @@ def tap_rows(q: jax.Array, k: jax.Array, visible: Visible, tap: Tap, scale: floa
     s = k.shape[1]
     rows = jnp.take_along_axis(q, tap.rows[:, :, None, None], axis=1).astype(jnp.float32)
     mask = visible.rows(tap.rows)
-    probs = _probabilities(rows, k.astype(jnp.float32), mask, scale)
+    probs = _probabilities(rows, k.astype(jnp.float32), mask, scale, softcap)
     probs = probs.reshape(b, n, tap.rows.shape[1], s)
     mass = jnp.einsum("bnqs,brs->bnqr", probs, tap.sets.astype(jnp.float32))
     rivals = probs if tap.domain is None else jnp.where(tap.domain[:, None, None], probs, -1.0)

@@ -36,7 +36,18 @@ CONFIGS = {
         post_norms=True,
         rope=Rope(theta=500.0, sections=(1, 2, 1), pairs="adjacent", dim=8),
     ),
+    "windows, soft caps, offset norms": dataclasses.replace(
+        SMALL,
+        qk_norm=True,
+        post_norms=True,
+        norm_offset=True,
+        act="gelu_tanh",
+        attn_scale=0.25,
+        attn_softcap=1.5,
+        windows=(4, 0, 3),
+    ),
 }
+GEMMA = CONFIGS["windows, soft caps, offset norms"]
 
 
 @partial(jax.jit, static_argnames=("graphdef", "static_heads", "block"))
@@ -61,7 +72,13 @@ def plain(decoder: Decoder, given: Given, mask: np.ndarray) -> tuple[np.ndarray,
         return np.asarray(param[...], np.float64)
 
     def norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        scale = scale + cfg.norm_offset
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + cfg.norm_eps) * scale
+
+    def act(x: np.ndarray) -> np.ndarray:
+        if cfg.act == "silu":
+            return x / (1 + np.exp(-x))
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
     dims = cfg.rope.dim or cfg.head_dim
     owner = np.repeat(np.arange(cfg.rope.axes), cfg.rope.sections or (dims // 2,))
@@ -88,7 +105,9 @@ def plain(decoder: Decoder, given: Given, mask: np.ndarray) -> tuple[np.ndarray,
     x = np.asarray(given.x, np.float64)
     t = x.shape[1]
     valid = np.asarray(given.valid)
-    seen = (np.tri(t, dtype=bool) & valid[:, None, :]) | np.eye(t, dtype=bool)
+    prefix = np.asarray(given.prefix if given.prefix is not None else np.zeros_like(valid))
+    both = prefix[:, :, None] & prefix[:, None, :]
+    gap = np.subtract.outer(np.arange(t), np.arange(t))
     maps = []
     layers = decoder.layers
     for n in range(cfg.layers):
@@ -101,7 +120,13 @@ def plain(decoder: Decoder, given: Given, mask: np.ndarray) -> tuple[np.ndarray,
         repeat = cfg.heads // cfg.kv_heads
         scales = [m and get(m.scale)[n] for m in (layers.attn.q_norm, layers.attn.k_norm)]
         k, v = np.repeat(rotate(k, scales[1]), repeat, 2), np.repeat(v, repeat, 2)
-        logits = np.einsum("btnh,bsnh->bnts", rotate(q, scales[0]), k) / np.sqrt(cfg.head_dim)
+        logits = np.einsum("btnh,bsnh->bnts", rotate(q, scales[0]), k)
+        logits = logits * (cfg.attn_scale or 1 / np.sqrt(cfg.head_dim))
+        if cfg.attn_softcap is not None:
+            logits = cfg.attn_softcap * np.tanh(logits / cfg.attn_softcap)
+        window = cfg.windows[n] if cfg.windows else 0
+        near = (gap >= 0) & (gap < (window or t))
+        seen = ((near | both) & valid[:, None, :]) | np.eye(t, dtype=bool)
         logits = np.where(seen[:, None], logits, -np.inf)
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
@@ -111,7 +136,7 @@ def plain(decoder: Decoder, given: Given, mask: np.ndarray) -> tuple[np.ndarray,
         x = x + added(z, layers.post_attn_norm, n)
         y = norm(x, get(layers.pre_mlp_norm.scale)[n])
         gate, up = (y @ get(m.kernel)[n] for m in (layers.mlp.gate, layers.mlp.up))
-        y = (gate / (1 + np.exp(-gate)) * up) @ get(layers.mlp.down.kernel)[n]
+        y = (act(gate) * up) @ get(layers.mlp.down.kernel)[n]
         x = x + added(y, layers.post_mlp_norm, n)
         if given.deepstack is not None and n < len(given.deepstack):
             x = x + np.asarray(given.deepstack, np.float64)[n]
@@ -161,6 +186,79 @@ def test_deepstack_is_added_after_the_first_layers(count: int) -> None:
     close(np.asarray(static)[valid], plain(decoder, given, ones)[0][valid], 1e-5)
 
 
+@pytest.mark.parametrize("name", ["grouped", "windows, soft caps, offset norms"])
+def test_a_prefix_sees_itself_in_both_directions(name: str) -> None:
+    cfg = CONFIGS[name]
+    decoder, given = random_decoder(cfg, 3), inputs(cfg, (9, 14, 12), 14, 4, prefix=(6, 14, 0))
+    tap = dataclasses.replace(given.tap, weights=True)
+    hidden, tapped = run(decoder, given, tap=tap)
+    ones, valid = np.ones((3, cfg.layers, cfg.heads)), np.asarray(given.valid)
+    expected, maps = plain(decoder, given, ones)
+    close(np.asarray(hidden)[valid], expected[valid], 1e-5)
+    rows = np.asarray(tap.rows)
+    picked = np.stack([maps[:, i][:, :, rows[i]] for i in range(3)], 1)
+    close(tapped.weights, picked, 1e-5)
+    causal, _ = plain(decoder, dataclasses.replace(given, prefix=None), ones)
+    assert np.abs(causal[0, :6] - expected[0, :6]).max() > 0.1
+    drop = frozenset((1, head) for head in range(cfg.heads)) | {(2, 1)}
+    static, _ = run(decoder, given, static_heads=drop)
+    for layer, head in drop:
+        ones[:, layer, head] = 0
+    close(np.asarray(static)[valid], plain(decoder, given, ones)[0][valid], 1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", ["grouped", "windows, soft caps, offset norms"])
+def test_cached_decoding_after_a_prefix(name: str, side: str) -> None:
+    """Prompts of two lengths, padded, then ten tokens one by one; windows are left behind."""
+    cfg, lengths, new = CONFIGS[name], (7, 4), 10
+    decoder = random_decoder(cfg, 2)
+    given = inputs(cfg, tuple(n + new for n in lengths), 7 + new, 3, prefix=lengths)
+    expected, _ = plain(decoder, given, np.ones((2, cfg.layers, cfg.heads)))
+    span = [slice(7 - n, 7) if side == "left" else slice(0, n) for n in lengths]
+    x, positions = np.zeros((2, 7, cfg.dim), np.float32), np.zeros((1, 2, 7), np.int32)
+    valid = np.zeros((2, 7), bool)
+    for row, n in enumerate(lengths):
+        x[row, span[row]] = given.x[row, :n]
+        positions[0, row, span[row]] = np.arange(n)
+        valid[row, span[row]] = True
+    first = Inputs(*map(jnp.asarray, (x, positions, valid)), prefix=jnp.asarray(valid))
+    step = jax.jit(lambda inputs, cache: decoder(inputs, cache=cache)[:2])
+    hidden, cache = step(first, decoder.empty_cache(2, 7 + new))
+    for row, n in enumerate(lengths):
+        close(hidden[row, span[row]], expected[row, :n], 1e-5)
+    for at in range(new):
+        slot = np.array(lengths) + at
+        token = Inputs(
+            jnp.stack([given.x[row, i : i + 1] for row, i in enumerate(slot)]),
+            jnp.asarray(slot[None, :, None], jnp.int32),
+            jnp.ones((2, 1), bool),
+        )
+        hidden, cache = step(token, cache)
+        close(hidden[:, 0], expected[np.arange(2), slot], 1e-5)
+
+
+def test_a_bfloat16_offset_norm_scales_before_it_casts() -> None:
+    rng = np.random.default_rng(1)
+    norm = GEMMA.norm(64, jnp.bfloat16)
+    scale = jnp.asarray(rng.normal(0, 0.3, 64), jnp.bfloat16)
+    norm.scale = nnx.Param(scale)
+    x = jnp.asarray(rng.normal(0, 2, (5, 64)), jnp.bfloat16)
+    x64 = np.asarray(x, np.float64)
+    exact = x64 / np.sqrt((x64**2).mean(-1, keepdims=True) + 1e-6)
+    exact = exact * (1 + np.asarray(scale, np.float64))
+    assert np.array_equal(norm(x), jnp.asarray(exact, jnp.bfloat16))
+
+
+def test_embeddings_are_scaled_in_their_dtype() -> None:
+    cfg = dataclasses.replace(SMALL, embed_scale=3584**0.5)
+    tokens = jnp.arange(6)[None]
+    for dtype, factor in ((jnp.float32, 3584**0.5), (jnp.bfloat16, 59.75)):
+        decoder = random_decoder(cfg, 1, dtype)
+        rows = decoder.embed.embedding[...][:6] * jnp.asarray(factor, dtype)
+        assert np.array_equal(decoder.embed(tokens)[0], rows)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_all_ones_mask_is_bit_identical_to_none(dtype: Any) -> None:
     decoder, given = random_decoder(SMALL, 1, dtype), inputs(SMALL, (7, 11), 11, seed=2)
@@ -197,7 +295,7 @@ def test_batched_masks_equal_one_run_per_mask() -> None:
     ],
     ids=["one", "some", "a whole layer", "all"],
 )
-@pytest.mark.parametrize("name", ["grouped", "multi-query"])
+@pytest.mark.parametrize("name", ["grouped", "multi-query", "windows, soft caps, offset norms"])
 def test_static_heads_equal_the_traced_mask(name: str, drop: set[tuple[int, int]]) -> None:
     cfg = CONFIGS[name]
     decoder, given = random_decoder(cfg, 8), inputs(cfg, (12, 8), 12, seed=9)
@@ -339,4 +437,7 @@ def test_tied_and_untied_heads_read_out_the_vocabulary() -> None:
         )
         logits = decoder.logits(hidden.astype(jnp.float32))
         assert logits.dtype == jnp.float32
-        close(logits, np.asarray(hidden, np.float64) @ table, 1e-5)
+        expected = np.asarray(hidden, np.float64) @ table
+        close(logits, expected, 1e-5)
+        decoder.cfg = dataclasses.replace(decoder.cfg, final_softcap=0.5)
+        close(decoder.logits(hidden), 0.5 * np.tanh(expected / 0.5), 1e-5)

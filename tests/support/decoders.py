@@ -55,16 +55,31 @@ class Given:
     valid: jax.Array
     tap: Tap
     deepstack: jax.Array | None = None
+    prefix: jax.Array | None = None
 
     def inputs(self, span: slice = slice(None)) -> Inputs:
         """What the decoder takes, or the tokens of a span."""
         return Inputs(
-            self.x[:, span], self.positions[:, :, span], self.valid[:, span], self.deepstack
+            self.x[:, span],
+            self.positions[:, :, span],
+            self.valid[:, span],
+            self.deepstack,
+            None if self.prefix is None else self.prefix[:, span],
         )
 
 
-def inputs(cfg: DecoderConfig, lengths: tuple[int, ...], slots: int, seed: int) -> Given:
-    """Random right-padded input; key sets have fractional weights on valid keys only."""
+def inputs(
+    cfg: DecoderConfig,
+    lengths: tuple[int, ...],
+    slots: int,
+    seed: int,
+    prefix: tuple[int, ...] | None = None,
+) -> Given:
+    """Random right-padded input; key sets have fractional weights on valid keys only.
+
+    Args:
+        prefix: number of leading tokens of each sample that see each other.
+    """
     rng = np.random.default_rng(seed)
     b = len(lengths)
     x = rng.normal(0, 1, (b, slots, cfg.dim))
@@ -79,6 +94,7 @@ def inputs(cfg: DecoderConfig, lengths: tuple[int, ...], slots: int, seed: int) 
         positions=jnp.asarray(positions, jnp.int32),
         valid=jnp.asarray(valid),
         tap=Tap(rows=jnp.asarray(rows, jnp.int32), sets=jnp.asarray(sets * valid[:, None])),
+        prefix=None if prefix is None else jnp.arange(slots) < jnp.array(prefix)[:, None],
     )
 
 

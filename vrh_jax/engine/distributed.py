@@ -99,6 +99,7 @@ def place_batch(batch: Batch, mesh: Mesh | None) -> Batch:
         positions=place(batch.positions, mesh, axis=1),
         visual_index=place(batch.visual_index, mesh),
         images=place(batch.images, mesh),
+        prefix=place(batch.prefix, mesh),
     )
 
 
