@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from support.parity import load_params, save_tokenizer, saved_tensors, widen
 from transformers import AutoTokenizer, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from model_ports.port import abstract_model
+from model_ports.port import Port, abstract_model
 from model_ports.prompt import Prompt
 from model_ports.vlms.qwen2_5_vl import PORT
 
@@ -114,13 +114,17 @@ class Pair:
     processor: Any
 
     @classmethod
-    def make(cls, folder: Path, *, seed: int = 0, text: dict[str, Any] | None = None) -> "Pair":
-        reference = write_checkpoint(folder, seed=seed, text=text)
-        config = PORT.read_config(json.loads((folder / "config.json").read_text()))
-        graphdef, abstract = abstract_model(PORT, config)
-        rules = PORT.layouts(config)["published"]
+    def make(cls, folder: Path, *, seed: int = 0, text: dict[str, Any] | None = None) -> Self:
+        return cls.read(PORT, write_checkpoint(folder, seed=seed, text=text), folder)
+
+    @classmethod
+    def read(cls, port: Port, reference: Any, folder: Path) -> Self:
+        """The port's side of a reference whose checkpoint is in ``folder``."""
+        config = port.read_config(json.loads((folder / "config.json").read_text()))
+        graphdef, abstract = abstract_model(port, config)
+        rules = port.layouts(config)["published"]
         params = load_params(abstract, rules, saved_tensors(reference, folder))
-        return cls(folder, reference, config, graphdef, params, PORT.processor(folder, config))
+        return cls(folder, reference, config, graphdef, params, port.processor(folder, config))
 
     def pixels(self, images: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
         """The reference's own pixel arrays."""

@@ -162,6 +162,31 @@ def check_masked(pair: Any, samples: Sequence[Sample], heads: Sequence[tuple[int
             assert np.abs(got - rows(plain[row], prompt, "left")).max() > 0.1
 
 
+def random_heads(pair: Any, count: int, seed: int) -> list[tuple[int, int]]:
+    """Different (layer, head) of a pair's decoder."""
+    cfg = pair.config.decoder
+    picked = np.random.default_rng(seed).choice(cfg.layers * cfg.heads, count, replace=False)
+    return [divmod(int(head), cfg.heads) for head in picked]
+
+
+def check_masked_greedy(
+    pair: Any, sample: Sample, heads: Sequence[tuple[int, int]], steps: int
+) -> None:
+    """Greedy tokens with masked heads, against the reference by full re-forward."""
+    cfg, (prompt, images) = pair.config.decoder, sample
+    mask = np.ones((cfg.layers, cfg.heads), np.float32)
+    for head in heads:
+        mask[head] = 0
+    with zeroed_heads(pair.projections(), heads, cfg.head_dim):
+        expected = pair.greedy(prompt, images, steps)
+    assert expected != pair.greedy(prompt, images, steps)  # the heads matter
+    batch = collate([prompt])
+    got = generate(
+        pair.graphdef, pair.params, batch, max_new=steps, eos_ids=[], head_mask=jnp.asarray(mask)
+    )
+    assert np.asarray(got.tokens)[0].tolist() == expected
+
+
 def check_attention(
     pair: Any,
     samples: Sequence[Sample],
@@ -208,7 +233,7 @@ def check_attention(
 
 
 def check_image_padding(pair: Any, sample: Sample, axes: Sequence[int]) -> None:
-    """Zeros after the items of any axis of the image arrays change no feature.
+    """Zeros after the items of some axes of the image arrays change no feature.
 
     Args:
         axes: of the arrays other than ``index``, batch axis counted.
@@ -218,12 +243,10 @@ def check_image_padding(pair: Any, sample: Sample, axes: Sequence[int]) -> None:
     arrays = {name: array[None] for name, array in prompt.images.items()}
     expected = np.asarray(features(pair.params, arrays))[:, : len(prompt.grid)]
 
-    def padded(name: str, axis: int, more: int) -> np.ndarray:
-        widths = [(0, 0)] * arrays[name].ndim
-        widths[axis] = (0, more)
+    def padded(name: str) -> np.ndarray:
+        more = {1: 7} if name == "index" else {axis: 2 + axis for axis in axes}
+        widths = [(0, more.get(axis, 0)) for axis in range(arrays[name].ndim)]
         return np.pad(arrays[name], widths)
 
-    for axis in axes:
-        wider = {n: padded(n, 1, 7) if n == "index" else padded(n, axis, 3) for n in arrays}
-        got = np.asarray(features(pair.params, wider))[:, : len(prompt.grid)]
-        assert_close(got, expected, 1e-5, f"features with axis {axis} padded")
+    got = np.asarray(features(pair.params, {name: padded(name) for name in arrays}))
+    assert_close(got[:, : len(prompt.grid)], expected, 1e-5, "features of padded arrays")
