@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from PIL import Image
 from model_ports.block import DecoderConfig
 from model_ports.box_format import BoxFormat as BoxFormat
 from model_ports.convert.rules import Rule
+from model_ports.errors import UserError
 from model_ports.prompt import Prompt
 from model_ports.vlm import VLM
 
@@ -56,6 +57,31 @@ class Processor(Protocol):
     def decode(self, tokens: Sequence[int]) -> str:
         """Answer text, special tokens kept (some of them carry the box), without end tokens."""
         ...
+
+
+P = TypeVar("P", bound=Processor)
+
+
+def with_options(processor: P, options: Mapping[str, Any]) -> P:
+    """The processor with options of its family set.
+
+    Args:
+        options: fields that the processor's ``OPTIONS`` lists with their types, for instance
+            ``thinking`` of GLM-4.6V.
+
+    Raises:
+        UserError: an option that this processor does not have, or of the wrong type.
+    """
+    known: Mapping[str, type] = getattr(processor, "OPTIONS", {})
+    for name, value in options.items():
+        if name not in known:
+            raise UserError(
+                f"this model's processor has no option {name!r}; it has: "
+                f"{', '.join(known) or 'none'}"
+            )
+        if not isinstance(value, known[name]):
+            raise UserError(f"processor option {name} = {value!r}; expected {known[name].__name__}")
+    return dataclasses.replace(processor, **options) if options else processor  # type: ignore[type-var]
 
 
 @dataclasses.dataclass(frozen=True)

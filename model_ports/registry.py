@@ -14,6 +14,8 @@ _MODULES = (
     "model_ports.vlms.qwen3_vl",
     "model_ports.vlms.internvl",
     "model_ports.vlms.llava_next",
+    "model_ports.vlms.glm4v",
+    "model_ports.vlms.paligemma2",
     "model_ports.backbones.llama",
 )
 

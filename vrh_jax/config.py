@@ -64,6 +64,9 @@ class ModelSettings(Strict):
     image_first: bool | None = Field(
         None, description="image before the text; default: as prompts.yaml says"
     )
+    processor: dict[str, Any] = Field(
+        {}, description="options of the model's processor, e.g. {thinking: false} of GLM-4.6V"
+    )
     box_frame: Literal["image", "padded_square"] | None = Field(
         None,
         description="what the model's box coordinates span: the image, or the square that it is "

@@ -12,7 +12,7 @@ from model_ports.convert.load import load_model
 from model_ports.convert.plan import read_json
 from model_ports.convert.source import resolve
 from model_ports.errors import UserError
-from model_ports.port import Model, Port
+from model_ports.port import Model, Port, with_options
 from model_ports.registry import port_for
 from vrh_jax import organisms
 from vrh_jax.config import ModelSettings, StudyConfig
@@ -117,9 +117,14 @@ class Checkpoints:
 
     def load(self, settings: ModelSettings, mesh: Mesh | None) -> Model:
         """Load a model straight into its sharding."""
-        return load_model(
+        model = load_model(
             source_path(settings), name=settings.name, dtype=settings.dtype, mesh=mesh
         )
+        try:
+            processor = with_options(model.processor, settings.processor)
+        except UserError as error:
+            raise UserError(f"models.{settings.name}.processor: {error}") from None
+        return dataclasses.replace(model, processor=processor)
 
 
 def _bytes(model: Model) -> int:

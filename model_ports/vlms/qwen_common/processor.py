@@ -147,6 +147,10 @@ class GridProcessor:
         """Slots of the tokens of ``substring`` (once in ``prompt.text``) in a text prompt."""
         return token_slots(self.tokenizer, prompt, substring)
 
+    def template_variables(self) -> dict[str, Any]:
+        """What the chat template is given besides the turn; a model's own options go here."""
+        return {}
+
     def _render(self, text: str, images: int, *, image_first: bool) -> tuple[str, np.ndarray]:
         """(prompt text, int32 tokens), one placeholder per image."""
         pictures: list[dict[str, str]] = [{"type": "image"}] * images
@@ -158,6 +162,7 @@ class GridProcessor:
                 chat_template=self.template,
                 tokenize=False,
                 add_generation_prompt=True,
+                **self.template_variables(),
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise UserError(

@@ -66,10 +66,8 @@ def packed(grid, seed):
 
 
 def flat(part):
-    """The reference's patches [P, 1176] and (rows, columns): tokens in raster order."""
-    count = int(part.valid.sum())
-    hw = part.hw.reshape(-1, 2)[:count]
-    return torch.tensor(part.patches.reshape(-1, 1176)[:count]), torch.tensor(hw)
+    """The reference's patches [P, 1176]: those of a token together, tokens in raster order."""
+    return torch.tensor(part.patches.reshape(-1, 1176)[: int(part.valid.sum())])
 
 
 def stack(parts, extra=0):
@@ -80,30 +78,34 @@ def stack(parts, extra=0):
     ]
 
 
-@pytest.mark.parametrize("grid", [*GRIDS, (5, 5), (3, 7)])
-def test_position_table(tower, grid):
-    hw = (
-        np.indices(grid, np.int32)
-        .reshape(2, -1)
-        .T[np.random.default_rng(1).permutation(grid[0] * grid[1])]
-    )
-    count = len(hw)
-    wider = np.pad(hw, [(0, 3), (0, 0)], constant_values=99)
-    valid = np.arange(count + 3) < count
-    got = tower.port.position_embeddings(wider[None], valid[None])[0, :count]
-    with torch.no_grad():
-        want = tower.reference.embeddings(
-            torch.zeros(count, 48),
-            torch.tensor([count]),
-            torch.tensor([[1, *grid]]),
-            *torch.tensor(hw.T),
-        )
-    assert_close(got, want, 1e-5, "positions")
-    assert want.std() > 0.1
+def test_position_table(tower):
+    """Patches in any order, with padding behind them."""
+    grids = [*GRIDS, (5, 5), (3, 7)]
+    most = max(rows * columns for rows, columns in grids) + 3
+    hw = np.full((len(grids), most, 2), 99, np.int32)
+    valid = np.zeros((len(grids), most), bool)
+    expected = []
+    for row, grid in enumerate(grids):
+        count = grid[0] * grid[1]
+        order = np.random.default_rng(row).permutation(count)
+        hw[row, :count] = np.indices(grid).reshape(2, -1).T[order]
+        valid[row, :count] = True
+        with torch.no_grad():
+            want = tower.reference.embeddings(
+                torch.zeros(count, 48),
+                torch.tensor([count]),
+                torch.tensor([[1, *grid]]),
+                *torch.tensor(hw[row, :count].T),
+            )
+        assert want.std() > 0.1
+        expected.append(want.numpy())
+    got = nnx.jit(lambda port, *a: port.position_embeddings(*a))(tower.port, hw, valid)
+    for row, want in enumerate(expected):
+        assert_close(got[row, : len(want)], want, 1e-5, f"positions of grid {grids[row]}")
 
 
 def test_block(tower):
-    part = packed((6, 10), 2)
+    part = packed((8, 8), 2)
     hw = torch.tensor(part.hw.reshape(-1, 2))
     x = np.random.default_rng(5).normal(0, 1, (len(hw), 48)).astype(np.float32)
     cos, sin = tower.reference.rotary_pos_emb(torch.tensor(x), hw)
@@ -115,7 +117,9 @@ def test_block(tower):
     ours = nnx.merge(graphdef, jax.tree.map(lambda p: p[1], state))
     half = cos.shape[-1] // 2
     tables = [t[None, :, :half].numpy() for t in (cos, sin)]
-    assert_close(ours(x[None], *tables, part.valid[None])[0], want, 1e-5, "block")
+    got = nnx.jit(lambda block, *a: block(*a))(ours, x[None], *tables, part.valid[None])
+    assert part.valid.all()
+    assert_close(got[0], want, 1e-5, "block")
 
 
 def test_downsample_and_merger(tower):
@@ -133,7 +137,7 @@ def test_downsample_and_merger(tower):
 def test_tower_on_images_of_many_sizes(seed):
     tower = make(seed)
     parts = [packed(grid, number) for number, grid in enumerate(GRIDS)]
-    patches = torch.cat([flat(part)[0] for part in parts])
+    patches = torch.cat([flat(part) for part in parts])
     tower.reference.double()
     with torch.no_grad():
         want = tower.reference(patches.double(), grid_thw=torch.tensor([[1, *g] for g in GRIDS]))
