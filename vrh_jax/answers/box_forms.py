@@ -123,9 +123,11 @@ def number_boxes(text: str) -> Iterator[Box]:
     for match in FORMS.finditer(text):
         before = text[max(0, match.start() - _WINDOW) : match.start()]
         after = text[match.end() : match.end() + 40]
-        head = before.rstrip(_INSIDE + ("{\"'" if match["named"] else ""))
-        if head or len(before) < _WINDOW:  # else the window lies inside the same long list
-            other = _under_other(head)
+        inside = _INSIDE + ("{\"'" if match["named"] else "")
+        opening = match.start() - len(before) + len(before.rstrip(inside))
+        if len(before) < _WINDOW or opening > match.start() - _WINDOW:
+            other = _under_other(text[max(0, opening - _WINDOW) : opening])
+        # else the window lies inside the same long list, and what holds for it still does
         form = match.lastgroup or ""
         if not (other or _arithmetic(before, after) or _beside_number(before)):
             yield from _finite_boxes(_READERS[form](match, before, after))
