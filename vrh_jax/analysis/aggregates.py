@@ -53,17 +53,18 @@ def aggregates(cells: Mapping[Key, Cell]) -> list[dict[str, Any]]:
 
 
 def _parts(cell: Cell, names: np.ndarray) -> list[dict[str, Any]]:
-    """Share of right answers by name, names in order."""
+    """Share of right answers by name, names in order; "" is no part."""
     return [
         {"name": str(name), "n": int((names == name).sum()),
          "mean": float(cell.correct[names == name].mean())}
-        for name in np.unique(names)
+        for name in np.unique(names) if name
     ]  # fmt: skip
 
 
 def _level(cell: Cell, level: int) -> np.ndarray:
-    """One level of the categories ("/" between levels)."""
-    return np.array([name.split("/")[level] if name else "" for name in cell.category], dtype=str)
+    """One level of the categories ("/" between levels); "" where there is none."""
+    levels = [[*name.split("/"), "", ""][level] for name in cell.category]
+    return np.array(levels, dtype=str)
 
 
 def _levels(cell: Cell) -> list[dict[str, Any]]:

@@ -111,6 +111,11 @@ def test_general_questions_have_parts_but_no_official_score():
     assert {p["name"]: p["mean"] for p in entry["parts"]} == {"counting": 1, "spatial": 0.5}
 
 
+def test_categories_may_lack_levels():
+    entry = score("mathvista", [("free_form/", True, "1", "1"), ("multi_choice", False, "a", "b")])
+    assert [p["name"] for p in entry["parts"]] == ["free_form", "multi_choice"]
+
+
 def test_older_rows_have_no_official_score():
     table = pa.table({
         "model": ["m"], "benchmark": ["b"], "heads": ["none"], "k": [0], "draw": [0],

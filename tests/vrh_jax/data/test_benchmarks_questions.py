@@ -21,9 +21,11 @@ from vrh_jax.answers import judge
 from vrh_jax.config import BenchmarkSettings
 from vrh_jax.data.benchmarks.mmstar import split_options
 from vrh_jax.data.benchmarks.spatialrgpt import draw_regions
+from vrh_jax.data.prompts import TaskPrompt
 from vrh_jax.data.recognise_questions import recognise_questions
 from vrh_jax.data.registry import load
-from vrh_jax.data.source import View
+from vrh_jax.data.source import View, shard
+from vrh_jax.engine.batching import Task, blocks
 
 REAL = os.environ.get("VRH_REALDATA")
 real = pytest.mark.skipif(not REAL, reason="VRH_REALDATA does not name a copy of the real files")
@@ -507,3 +509,13 @@ def test_real_files_are_recognised(path, task):
     ((found, options),) = recognise_questions(Path(REAL) / path)
     assert found == task
     assert len(read(task, **options)) == {"mathvista": 1000, "countbench": 540}[task]
+
+
+def test_no_sample_is_lost_at_the_end_of_a_batch_or_of_a_process(cv_bench):
+    # Qwen-VL's evaluation drops the last incomplete batch: 10 items in batches of 8.
+    samples = list(read("cv_bench", path=cv_bench))[:9]
+    prompt = TaskPrompt("{text}", image_first=True, max_new=4)
+    chunks = blocks([Task(sample, prompt) for sample in samples], 8)
+    assert sorted(t.sample.id for chunk in chunks for t in chunk) == sorted(s.id for s in samples)
+    shards = [shard(samples, i, 4) for i in range(4)]
+    assert sorted(s.id for part in shards for s in part) == sorted(s.id for s in samples)
