@@ -19,7 +19,6 @@ from model_ports.nn.norms import RMSNorm
 from model_ports.nn.rope import Rope, apply_rope
 from model_ports.sharding import constrain
 
-
 Act = Literal["silu", "gelu_tanh"]
 ACTS: Mapping[Act, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,

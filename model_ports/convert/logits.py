@@ -153,6 +153,8 @@ def _image_inputs(
         "mm_token_type_ids": (prompt.visual_index >= 0).astype(np.int32)[None],
         **{name: np.asarray(value) for name, value in pixels.items()},
     }
+    if prompt.prefix:  # PaliGemma: 0 within the prefix
+        inputs["token_type_ids"] = (np.arange(len(prompt)) >= prompt.prefix).astype(np.int64)[None]
     known = inspect.signature(reference.forward).parameters
     return {name: value for name, value in inputs.items() if name in known}
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.decoders import SMALL, Given, close, inputs, random_decoder
+from support.plain_decoder import plain
 
 import model_ports.nn.attention as attention_module
 from model_ports.block import DecoderConfig
@@ -62,85 +63,6 @@ def run(decoder: Decoder, given: Given, static_heads: Any = frozenset(), **optio
     """(hidden, tapped); compiled once per shape, options and size of a query block."""
     block = attention_module.QUERY_BLOCK
     return _run(*nnx.split(decoder), given.inputs(), options, static_heads, block)
-
-
-def plain(decoder: Decoder, given: Given, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(hidden [B, T, D], attention [L, B, N, T, S]) in float64 from the formulas."""
-    cfg = decoder.cfg
-
-    def get(param: Any) -> np.ndarray:
-        return np.asarray(param[...], np.float64)
-
-    def norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        scale = scale + cfg.norm_offset
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + cfg.norm_eps) * scale
-
-    def act(x: np.ndarray) -> np.ndarray:
-        if cfg.act == "silu":
-            return x / (1 + np.exp(-x))
-        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-    dims = cfg.rope.dim or cfg.head_dim
-    owner = np.repeat(np.arange(cfg.rope.axes), cfg.rope.sections or (dims // 2,))
-    if cfg.rope.interleaved:
-        owner = np.array([0, 1, 2, 0, 1, 2, 0, 0])  # sections 4, 2, 2
-    exponent = np.arange(dims // 2) / (dims // 2)
-    angle = np.moveaxis(np.asarray(given.positions, np.float64), 0, -1)[..., owner]
-    angle = angle / cfg.rope.theta**exponent
-    turn = np.exp(1j * angle)[:, :, None]  # [B, T, 1, R/2]
-    order = np.arange(dims).reshape(2, -1)
-    if cfg.rope.pairs == "adjacent":
-        order = np.arange(dims).reshape(-1, 2).T
-
-    def rotate(x: np.ndarray, scale: Any) -> np.ndarray:
-        x = x if scale is None else norm(x, scale)
-        z = (x[..., order[0]] + 1j * x[..., order[1]]) * turn
-        out = x.copy()
-        out[..., order[0]], out[..., order[1]] = z.real, z.imag
-        return out
-
-    def added(x: np.ndarray, after: Any, n: int) -> np.ndarray:
-        return x if after is None else norm(x, get(after.scale)[n])
-
-    x = np.asarray(given.x, np.float64)
-    t = x.shape[1]
-    valid = np.asarray(given.valid)
-    prefix = np.asarray(given.prefix if given.prefix is not None else np.zeros_like(valid))
-    both = prefix[:, :, None] & prefix[:, None, :]
-    gap = np.subtract.outer(np.arange(t), np.arange(t))
-    maps = []
-    layers = decoder.layers
-    for n in range(cfg.layers):
-        y = norm(x, get(layers.pre_attn_norm.scale)[n])
-        parts = []
-        for part in (layers.attn.q, layers.attn.k, layers.attn.v):
-            out = np.einsum("btd,dnh->btnh", y, get(part.kernel)[n])
-            parts.append(out if part.bias is None else out + get(part.bias)[n])
-        q, k, v = parts
-        repeat = cfg.heads // cfg.kv_heads
-        scales = [m and get(m.scale)[n] for m in (layers.attn.q_norm, layers.attn.k_norm)]
-        k, v = np.repeat(rotate(k, scales[1]), repeat, 2), np.repeat(v, repeat, 2)
-        logits = np.einsum("btnh,bsnh->bnts", rotate(q, scales[0]), k)
-        logits = logits * (cfg.attn_scale or 1 / np.sqrt(cfg.head_dim))
-        if cfg.attn_softcap is not None:
-            logits = cfg.attn_softcap * np.tanh(logits / cfg.attn_softcap)
-        window = cfg.windows[n] if cfg.windows else 0
-        near = (gap >= 0) & (gap < (window or t))
-        seen = ((near | both) & valid[:, None, :]) | np.eye(t, dtype=bool)
-        logits = np.where(seen[:, None], logits, -np.inf)
-        weights = np.exp(logits - logits.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        maps.append(weights)
-        z = np.einsum("bnts,bsnh->btnh", weights, v) * mask[:, n][:, None, :, None]
-        z = np.einsum("btnh,nhd->btd", z, get(layers.attn.o.kernel)[n])
-        x = x + added(z, layers.post_attn_norm, n)
-        y = norm(x, get(layers.pre_mlp_norm.scale)[n])
-        gate, up = (y @ get(m.kernel)[n] for m in (layers.mlp.gate, layers.mlp.up))
-        y = (act(gate) * up) @ get(layers.mlp.down.kernel)[n]
-        x = x + added(y, layers.post_mlp_norm, n)
-        if given.deepstack is not None and n < len(given.deepstack):
-            x = x + np.asarray(given.deepstack, np.float64)[n]
-    return norm(x, get(decoder.final_norm.scale)), np.stack(maps)
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["all heads", "masked"])

@@ -1,0 +1,217 @@
+"""SigLIP: a plain ViT with learned positions, no class token and a norm at the end.
+
+Axis letters: B images, P patches of an image, C values of a patch, N heads, H head dim,
+D width, L blocks.
+
+Reference: transformers ``SiglipVisionModel`` and ``Siglip2VisionModel`` without their pooling
+head. Keys, queries and values are separate parameters, so that heads can be sharded.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from model_ports.configs import ConfigReader
+from model_ports.convert.rules import Layout, Rule
+from model_ports.errors import UserError
+from model_ports.nn.attention import full_attention
+from model_ports.nn.linear import Linear
+from model_ports.nn.mlp import MLP, gelu_tanh
+from model_ports.nn.norms import LayerNorm
+from model_ports.sharding import constrain
+
+
+@dataclasses.dataclass(frozen=True)
+class SiglipConfig:
+    """Shape and numerics of the tower; every value comes from a checkpoint's config.json.
+
+    Attributes:
+        side: rows and columns of the position table, and of an image's patches where images
+            have a fixed size.
+        patch: side of a patch in pixels.
+    """
+
+    layers: int
+    dim: int
+    heads: int
+    mlp_dim: int
+    side: int
+    patch: int
+    norm_eps: float
+
+    @property
+    def image_size(self) -> int:
+        """Side of a fixed-size image in pixels."""
+        return self.side * self.patch
+
+
+class Attention(nnx.Module):
+    """Full self-attention within an image."""
+
+    def __init__(self, cfg: SiglipConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+        heads = (cfg.heads, cfg.dim // cfg.heads)
+        self.q = Linear((cfg.dim,), heads, bias=True, rngs=rngs, dtype=dtype)
+        self.k = Linear((cfg.dim,), heads, bias=True, rngs=rngs, dtype=dtype)
+        self.v = Linear((cfg.dim,), heads, bias=True, rngs=rngs, dtype=dtype)
+        self.o = Linear(heads, (cfg.dim,), bias=True, rngs=rngs, dtype=dtype)
+        self.scale = (cfg.dim // cfg.heads) ** -0.5
+
+    def __call__(self, x: jax.Array, valid: jax.Array) -> jax.Array:
+        """x [B, P, D], valid bool [B, P] -> [B, P, D]."""
+        q = constrain(self.q(x), "batch", None, "heads", None)
+        k = constrain(self.k(x), "batch", None, "heads", None)
+        v = constrain(self.v(x), "batch", None, "heads", None)
+        return self.o(full_attention(q, k, v, valid, self.scale))
+
+
+class Block(nnx.Module):
+    """Pre-norm block."""
+
+    def __init__(self, cfg: SiglipConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+        self.norm1 = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
+        self.attn = Attention(cfg, rngs=rngs, dtype=dtype)
+        self.norm2 = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
+        self.mlp = MLP(cfg.dim, cfg.mlp_dim, cfg.dim, rngs=rngs, dtype=dtype, act=gelu_tanh)
+
+    def __call__(self, x: jax.Array, valid: jax.Array) -> jax.Array:
+        """x [B, P, D], valid bool [B, P] -> [B, P, D]."""
+        x = x + self.attn(self.norm1(x), valid)
+        return constrain(x + self.mlp(self.norm2(x)), "batch", None, None)
+
+
+class Siglip(nnx.Module):
+    """Tower from patches to features.
+
+    Args:
+        final_norm: norm the output of the last block. A model that reads the features of an
+            earlier block has a config with fewer layers and no final norm.
+    """
+
+    def __init__(
+        self,
+        cfg: SiglipConfig,
+        *,
+        rngs: nnx.Rngs,
+        dtype: jnp.dtype = jnp.float32,
+        final_norm: bool = True,
+    ):
+        self.cfg = cfg
+        self.patch = Linear((3 * cfg.patch**2,), (cfg.dim,), bias=True, rngs=rngs, dtype=dtype)
+        table = (cfg.side**2, cfg.dim)
+        self.positions = nnx.Param(0.02 * jax.random.normal(rngs.params(), table, dtype))
+
+        @nnx.split_rngs(splits=cfg.layers)
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stack(rngs: nnx.Rngs) -> Block:
+            return Block(cfg, rngs=rngs, dtype=dtype)
+
+        self.blocks = stack(rngs)
+        self.norm = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype) if final_norm else None
+
+    def __call__(
+        self,
+        patches: jax.Array,
+        positions: jax.Array | None = None,
+        valid: jax.Array | None = None,
+    ) -> jax.Array:
+        """Features of every patch, [B, P, D].
+
+        Args:
+            patches: [B, P, C], row-major, values in the order of the patch kernel's inputs.
+            positions: position embeddings [B or 1, P, D]; None takes the table as it is.
+            valid: bool [B, P], False on padding; None where there is none.
+        """
+        table = self.positions[...]
+        x = self.patch(patches.astype(table.dtype))
+        x = x + (table[None] if positions is None else positions.astype(table.dtype))
+        valid = jnp.ones(x.shape[:2], bool) if valid is None else valid
+        graphdef, stacked = nnx.split(self.blocks)
+
+        def block(x: jax.Array, params: Any) -> tuple[jax.Array, None]:
+            with jax.named_scope("vision_layer"):
+                return nnx.merge(graphdef, params)(x, valid), None
+
+        x, _ = jax.lax.scan(block, x, stacked)
+        return x if self.norm is None else self.norm(x)
+
+
+def cut_patches(images: jax.Array, patch: int) -> jax.Array:
+    """images [B, 3, S, S] -> row-major patches [B, (S/patch)**2, 3 * patch**2], (c, dy, dx)."""
+    b, c, size, _ = images.shape
+    side = size // patch
+    grid = images.reshape(b, c, side, patch, side, patch).transpose(0, 2, 4, 1, 3, 5)
+    return grid.reshape(b, side * side, c * patch * patch)
+
+
+def read_siglip(reader: ConfigReader) -> SiglipConfig:
+    """The tower of a ``siglip_vision_model`` config; the caller finishes the reader.
+
+    transformers leaves out of the file what equals its defaults; they are the defaults here.
+
+    Raises:
+        UserError: a missing or contradicting attribute, or another activation.
+    """
+    reader.expect("hidden_act", "gelu_pytorch_tanh")
+    reader.expect("num_channels", 3)
+    size, patch = reader.take("image_size", int), reader.take("patch_size", int, 16)
+    heads, dim = reader.take("num_attention_heads", int), reader.take("hidden_size", int)
+    if patch < 1 or size < patch or size % patch:
+        raise UserError(
+            f"{reader.where}: image_size {size} is not a multiple of patch_size {patch}"
+        )
+    if heads < 1 or dim % heads:
+        raise UserError(f"{reader.where}: hidden_size {dim} is not a multiple of {heads} heads")
+    return SiglipConfig(
+        layers=reader.take("num_hidden_layers", int),
+        dim=dim,
+        heads=heads,
+        mlp_dim=reader.take("intermediate_size", int),
+        side=size // patch,
+        patch=patch,
+        norm_eps=reader.take("layer_norm_eps", float, 1e-6),
+    )
+
+
+# (transformers suffix, our name, layout of the weight); all with biases.
+_BLOCK: tuple[tuple[str, str, Layout], ...] = (
+    ("layer_norm1", "norm1", "vector"),
+    ("layer_norm2", "norm2", "vector"),
+    ("self_attn.q_proj", "attn/q", "linear"),
+    ("self_attn.k_proj", "attn/k", "linear"),
+    ("self_attn.v_proj", "attn/v", "linear"),
+    ("self_attn.out_proj", "attn/o", "linear"),
+    ("mlp.fc1", "mlp/fc1", "linear"),
+    ("mlp.fc2", "mlp/fc2", "linear"),
+)
+
+
+def pair(key: str, param: str, layout: Layout) -> list[Rule]:
+    """Weight and bias of a linear layer or a norm."""
+    weight = f"{param}/{'kernel' if layout == 'linear' else 'scale'}"
+    return [Rule(f"{key}.weight", weight, layout), Rule(f"{key}.bias", f"{param}/bias", "vector")]
+
+
+def siglip_rules(prefix: str, cfg: SiglipConfig, *, final_norm: bool = True) -> list[Rule]:
+    """Key table of the tower, transformers' names with a convolution as patch embedding.
+
+    Args:
+        prefix: of ``embeddings`` and ``encoder``, e.g. ``vision_tower.vision_model.``.
+        final_norm: whether the model uses the norm after the last block.
+    """
+    stem, block = f"{prefix}embeddings.", f"{prefix}encoder.layers.{{l}}."
+    kernel = (cfg.dim, 3, cfg.patch, cfg.patch)
+    rules = [
+        Rule(f"{stem}patch_embedding.weight", "vision/patch/kernel", "linear", shape=kernel),
+        Rule(f"{stem}patch_embedding.bias", "vision/patch/bias", "vector"),
+        Rule(f"{stem}position_embedding.weight", "vision/positions", "vector"),
+    ]
+    if final_norm:
+        rules += pair(f"{prefix}post_layernorm", "vision/norm", "vector")
+    for key, ours, layout in _BLOCK:
+        rules += pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
+    # Older files carry the row numbers of the position table.
+    rules.append(Rule(f"{stem}position_ids", "", "vector", use="skip"))
+    return rules

@@ -1,0 +1,73 @@
+"""Strict reader of PaliGemma 2's config.json, as published and as transformers 5 saves it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from model_ports.backbones.gemma2 import read_gemma2
+from model_ports.block import DecoderConfig
+from model_ports.configs import ConfigReader
+from model_ports.errors import UserError
+from model_ports.vision.siglip import SiglipConfig, read_siglip
+
+
+@dataclasses.dataclass(frozen=True)
+class PaliGemma2Config:
+    """A checkpoint's shape.
+
+    Attributes:
+        decoder, vision: the language model and the tower.
+        image_token: id of the placeholder that each visual token gets in the prompt.
+    """
+
+    decoder: DecoderConfig
+    vision: SiglipConfig
+    image_token: int
+
+
+def read_config(raw: Mapping[str, Any]) -> PaliGemma2Config:
+    """config.json -> config.
+
+    Raises:
+        UserError: an attribute that is unknown, missing, of the wrong kind, of a value that
+            this port does not honour, or contradicting another.
+    """
+    reader = ConfigReader(raw)
+    # The published code reads these from the two inner configs.
+    reader.ignore(["_vocab_size", "vocab_size", "hidden_size", "num_hidden_layers", "ignore_index"])
+    reader.expect("tie_word_embeddings", True)
+    text = reader.sub("text_config")
+    kind = text.raw.get("model_type")
+    if kind != "gemma2":
+        raise UserError(
+            f"{text.where}: model_type = {kind!r} is not supported; this port reads PaliGemma 2, "
+            "whose language model is 'gemma2' ('gemma' is PaliGemma 1)"
+        )
+    decoder = read_gemma2(text)
+    # transformers 5 sets it for PaliGemma; the mask is that of ``Inputs.prefix`` either way.
+    text.expect("use_bidirectional_attention", None, True)
+    text.ignore(["num_image_tokens"])
+    text.finish()
+    vision = _read_vision(reader.sub("vision_config"), decoder.dim)
+    reader.expect("projection_dim", decoder.dim)
+    name = "image_token_index" if "image_token_index" in reader.raw else "image_token_id"
+    image_token = reader.take(name, int)
+    reader.finish()
+    if not 0 <= image_token < decoder.vocab:
+        raise UserError(
+            f"config.json: {name} = {image_token} is outside the vocabulary of {decoder.vocab}"
+        )
+    return PaliGemma2Config(decoder=decoder, vision=vision, image_token=image_token)
+
+
+def _read_vision(reader: ConfigReader, dim: int) -> SiglipConfig:
+    reader.expect("model_type", "siglip_vision_model")
+    reader.raw.setdefault("image_size", 224)  # SiglipVisionConfig's default
+    vision = read_siglip(reader)
+    reader.expect("num_image_tokens", vision.side**2)
+    reader.expect("projection_dim", dim)
+    reader.expect("vision_use_head", False)
+    # Of the text tower that SigLIP was trained with, and of PaliGemma's first release.
+    reader.ignore(["vocab_size", "projector_hidden_act", "num_positions"])
+    reader.finish()
+    return vision
