@@ -9,15 +9,23 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from vrh_jax import config
-from vrh_jax.data import jsonl, needle, organism_task
+from vrh_jax.data.registry import task, task_names
+
+
+def task_options() -> Iterator[tuple[str, type[BaseModel]]]:
+    """A section per class of options, for all tasks that have them in common."""
+    names: dict[type[BaseModel], list[str]] = {}
+    for name in task_names():
+        names.setdefault(task(name).options, []).append(f"`{name}`")
+    for options, tasks in names.items():
+        yield f"`options` of task {', '.join(tasks)}", options
+
 
 SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("The study", config.StudyConfig),
     ("`models`, a list", config.ModelSettings),
     ("`benchmarks`, by name", config.BenchmarkSettings),
-    ("`options` of task `organism`", organism_task.OrganismOptions),
-    ("`options` of task `needle`", needle.NeedleOptions),
-    ("`options` of task `jsonl`", jsonl.JsonlOptions),
+    *task_options(),
     ("`detection`", config.DetectionSettings),
     ("`evaluation`, a list", config.EvaluationSettings),
     ("`scoring`", config.ScoringSettings),

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("model_ports", "vrh_jax")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Imported only by commands that need them, with a message that says how to install them.
-OPTIONAL = {"gguf", "torch"}
+OPTIONAL = {"gguf", "tensorflow-datasets", "torch"}
 
 
 def name_of(requirement: str) -> str:

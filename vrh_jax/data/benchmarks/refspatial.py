@@ -31,7 +31,7 @@ class RefSpatialOptions(Strict):
 
     path: Path = Field(description="folder of the dataset, or one of its files")
     split: Literal["location", "placement", "unseen"] = Field(
-        "location", description="100, 100 and 77 samples"
+        "location", description="location or placement (100 samples each) or unseen (77)"
     )
     text: Literal["object", "prompt"] = Field(
         "object", description="what is asked for: the object's description, or the whole prompt"
