@@ -74,14 +74,13 @@ def _names(file: Path) -> set[str]:
 
 
 def _first_keys(document: Any) -> set[str]:
-    """Keys of the first object: of a list, of an object's list, or of its values."""
+    """Keys of the first object: of a list, of an object's ``questions``, or of its values."""
     if isinstance(document, list):
         first = document[0] if document else None
         return set(first) if isinstance(first, dict) else set()
     if not isinstance(document, dict):
         return set()
-    lists = [value for value in document.values() if isinstance(value, list)]
-    if lists and lists[0] and isinstance(lists[0][0], dict):
-        return set(lists[0][0])
+    if isinstance(document.get("questions"), list):
+        return _first_keys(document["questions"])
     values = [value for value in document.values() if isinstance(value, dict)]
     return set(values[0]) if values and len(values) == len(document) else set(document)

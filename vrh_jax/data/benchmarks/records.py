@@ -175,7 +175,7 @@ def _objects(
 
 
 def _json_rows(path: Path) -> list[Any]:
-    """Entries of a list, of an object's values, of its list, or of lines of JSON."""
+    """Entries of a list, of an object's ``questions`` or values, or of lines of JSON."""
     if ".jsonl" not in path.suffixes:
         try:
             document = read_json(path)
@@ -184,8 +184,8 @@ def _json_rows(path: Path) -> list[Any]:
                 raise
             document = None  # the hub calls JSON lines .json now and then
         if isinstance(document, dict):
-            lists = [v for v in document.values() if isinstance(v, list)]
-            return lists[0] if len(lists) == 1 else list(document.values())
+            asked = document.get("questions")
+            return asked if isinstance(asked, list) else list(document.values())
         if isinstance(document, list):
             return document
     rows = []
