@@ -116,6 +116,11 @@ class ScoringSettings(Strict):
         description="answer tokens that count: all before the end token, those with a "
         "digit, or the first",
     )
+    span: Literal["answer", "all"] = Field(
+        "answer",
+        description="which of these tokens are considered: those after a thinking block, or "
+        "the block too",
+    )
     region: Literal["any", "center", "coverage"] = Field(
         "any", description="when a visual token belongs to the box"
     )

@@ -22,25 +22,29 @@ _WIDE = str.maketrans(
 )
 
 
-def strip_thoughts(text: str) -> str:
-    """Drop thinking blocks; linear in the length of the text.
+def answer_spans(text: str) -> list[tuple[int, int]]:
+    """Where a text is not thought, as (start, end) offsets; linear in its length.
 
     A block that never closes holds no final answer: what follows its tag is dropped. A closing
     tag alone (the chat template opened the block in the prompt) drops what precedes it.
     """
-    kept: list[str] = []
-    inside = False
-    for i, piece in enumerate(_THINK.split(text)):
-        if i % 2 == 0:
-            if not inside:
-                kept.append(piece)
-        elif "/" in piece:
-            if not inside:
-                kept.clear()
-            inside = False
-        else:
-            inside = True
-    return "".join(kept)
+    kept: list[tuple[int, int]] = []
+    inside, start = False, 0
+    for tag in _THINK.finditer(text):
+        closing = "/" in tag[0]
+        if not inside:
+            kept.append((start, tag.start()))
+        if closing and not inside:
+            kept.clear()
+        inside, start = not closing, tag.end()
+    if not inside:
+        kept.append((start, len(text)))
+    return kept
+
+
+def strip_thoughts(text: str) -> str:
+    """The text without its thinking blocks; see ``answer_spans``."""
+    return "".join(text[start:end] for start, end in answer_spans(text))
 
 
 def final_answer(text: object) -> str:

@@ -4,6 +4,7 @@ Axis letters: B batch, T sequence (= keys S), Q answer rows, L layers, N query h
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from model_ports.port import Processor
 from model_ports.prompt import Prompt, bucket, offset
 from model_ports.text import token_slots
 from model_ports.vlm import VLM, Batch
+from vrh_jax.answers.clean import answer_spans, strip_thoughts
 from vrh_jax.config import ScoringSettings
 from vrh_jax.data.sample import Sample
 from vrh_jax.engine.distributed import replicated
@@ -83,13 +85,38 @@ def _box_weights(prompt: Prompt, sample: Sample, settings: ScoringSettings) -> n
     return weights
 
 
-def _counted(processor: Processor, answer: Sequence[int], tokens: str) -> tuple[int, ...]:
-    if tokens == "first":
-        return (0,) if answer else ()
-    if tokens == "coords":
-        texts = [processor.decode([token]) for token in answer]
-        return tuple(i for i, text in enumerate(texts) if any(c.isdigit() for c in text))
-    return tuple(range(len(answer)))
+def _after_thoughts(processor: Processor, answer: Sequence[int]) -> list[int]:
+    """Indices of the tokens that are not thought; without a thinking block, all of them.
+
+    White space between the block and the answer does not count either.
+    """
+    if strip_thoughts(whole := processor.decode(answer)) == whole:
+        return list(range(len(answer)))
+    pieces = [processor.decode([token]) for token in answer]
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    spans = answer_spans("".join(pieces))
+    kept = [
+        i
+        for i, (piece, end) in enumerate(zip(pieces, ends, strict=True))
+        if any(start < end and end - len(piece) < stop for start, stop in spans)
+    ]
+    blank = itertools.takewhile(lambda i: not pieces[i].strip(), kept)
+    return kept[len(list(blank)) :]
+
+
+def _counted(
+    processor: Processor, answer: Sequence[int], settings: ScoringSettings
+) -> tuple[int, ...]:
+    """Indices of the answer's tokens whose rows are read."""
+    kept = list(range(len(answer)))
+    if settings.span == "answer":
+        kept = _after_thoughts(processor, answer)
+    if settings.tokens == "first":
+        return tuple(kept[:1])
+    if settings.tokens == "coords":
+        texts = {i: processor.decode([answer[i]]) for i in kept}
+        return tuple(i for i, text in texts.items() if any(c.isdigit() for c in text))
+    return tuple(kept)
 
 
 def key_sets(
@@ -116,7 +143,7 @@ def key_sets(
         prompt=prompt.extend(answer),
         start=len(prompt),
         answer=tuple(answer),
-        chosen=_counted(processor, answer, settings.tokens),
+        chosen=_counted(processor, answer, settings),
         region=region,
         domain=domain,
     )
