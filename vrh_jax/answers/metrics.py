@@ -28,6 +28,8 @@ SUPER_CATEGORIES = {
     "aeroplane": "jet fighter biplane airliner aeroplane",
     "bicycle": "road utility mountain tandem bicycle",
 }
+# So many last lines are searched for a concluding number.
+_LINES = 100
 # "A dog is shown" opens with an article, "A because ..." with a letter.
 _WORD_A = re.compile(r"a\s+(?!(?:or|and|is|was|because|since|as|for)\b)[a-z]")
 _SUPER = {word: name for name, words in SUPER_CATEGORIES.items() for word in words.split()}
@@ -221,8 +223,11 @@ def mathvista(sample: "Sample", text: str) -> Reading:
     ``int(float(x))``, floats rounded to ``precision``; lists are compared by value.
     """
     if sample.kind == "choice":
-        index = read_choice(text, sample.choices)
-        return _choice(sample, _nearest(text, sample.choices) if index is None else index)
+        for read in (read_choice, _by_number, _nearest):
+            index = read(text, sample.choices)
+            if index is not None:
+                return _choice(sample, index)
+        return NOTHING
     if sample.kind == "text":  # a list
         said, right = _numbers(stated(text)) or _numbers(plain(text)), _numbers(sample.answer)
         return Reading(str(said), said == right) if said else NOTHING
@@ -240,7 +245,7 @@ def _concluded(text: str) -> float | None:
     number = read_count(said) if said else None
     if number is not None:
         return number
-    for line in reversed(plain(text).splitlines()):
+    for line in reversed(plain(text).splitlines()[-_LINES:]):
         if re.search(r"[0-9]", line) and (number := read_count(line)) is not None:
             return number
     return read_count(text)
@@ -253,19 +258,26 @@ def _numbers(text: str) -> list[float]:
     return [float(n) for n in found]
 
 
-def _nearest(text: str, choices: Sequence[str]) -> int | None:
-    """The choice nearest by edit distance to a stated answer that is no longer than twice one.
+def _by_number(text: str, choices: Sequence[str]) -> int | None:
+    """The only option that is the concluded number: "3 + 4 = 7"."""
+    number = _concluded(text)
+    same = [i for i, choice in enumerate(choices) if read_count(choice) == number]
+    return same[0] if number is not None and len(same) == 1 else None
 
-    A longer text states no choice; which one it is nearest to would depend on lengths alone.
+
+def _nearest(text: str, choices: Sequence[str]) -> int | None:
+    """The option nearest by edit distance to a stated answer that has a third in common with it.
+
+    A longer text states no option; which one it is nearest to would depend on lengths alone.
     """
     said = declared(text).strip()
-    if not said or not choices or len(said) > 2 * max(len(c) for c in choices) + 8:
+    longest = max((len(choice) for choice in choices), default=0)
+    if not said or len(said) > 3 * longest:
         return None
     distances = [edit_distance(said, choice) for choice in choices]
-    best = min(distances)
-    if best >= max(len(said), len(choices[distances.index(best)])):
-        return None  # nothing in common
-    return distances.index(best)
+    index = distances.index(min(distances))
+    common = 3 * distances[index] <= 2 * max(len(said), len(choices[index]))
+    return index if common else None
 
 
 def edit_distance(a: str, b: str) -> int:

@@ -1,6 +1,7 @@
 """Answer rules of single benchmarks, each with the smallest input that other scorers get wrong."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -215,7 +216,12 @@ ANGLES = ("145°", "135°", "55°")
         (ANGLES, "145°", "135°", False),
         (("Tokyo", "Osaka"), "Tokyo", "Tokio", True),  # nearest by edit distance
         (("Tokyo", "Osaka"), "Osaka", "Tokio", False),
+        (("Tokyo", "Osaka"), "Tokyo", "Tokio city", True),
         (("yes", "no"), "no", "No", True),
+        (("3", "5", "7", "9"), "7", "3 + 4 = 7", True),
+        (("3", "5", "7", "9"), "3", "3 + 4 = 7", False),
+        (("3.0", "5.0"), "5.0", "The distance is 5", True),
+        (("red", "blue"), "red", "I cannot see it", False),
         # An essay is nearest to the longest option, whatever it says.
         (("no", "a very long option that is wrong"), "a very long option that is wrong",
          "I am sorry, but I cannot see any image in this conversation, please attach it.", False),
@@ -326,6 +332,14 @@ def test_rules_take_any_text(text):
         verdict = judge(one, text)
         assert verdict.correct == (verdict.failure == "")
         assert verdict.correct <= bool(verdict.reading)
+
+
+@pytest.mark.parametrize("piece", ["x1y\n", "answer ", "A ", "1 ", "[1,", "'Answer': '", "2' "])
+def test_rules_read_long_hostile_texts_quickly(piece):
+    started = time.process_time()
+    for one in SAMPLES:
+        judge(one, piece * 10_000)
+    assert time.process_time() - started < 20
 
 
 # Where the official verdict, made by GPT-4's extraction, is another than ours: it took the B of
