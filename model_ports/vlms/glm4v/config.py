@@ -58,12 +58,12 @@ def read_config(raw: Mapping[str, Any]) -> Glm4vConfig:
         token for place in (raw, raw["text_config"]) for token in _ids(place, "eos_token_id")
     )
     reader.finish()
-    check_sections(decoder)
     need(
         decoder.head_dim * decoder.heads == decoder.dim,
         f"head_dim {decoder.head_dim} must be hidden_size / num_attention_heads, "
         f"{decoder.dim} / {decoder.heads}",
     )
+    check_sections(decoder)
     check_tower(dim=vision.dim, heads=vision.heads, out_dim=vision.out_dim, decoder=decoder)
     for name, tokens in (("image_token_id", [image_token]), ("eos_token_id", end_tokens)):
         for token in tokens:
