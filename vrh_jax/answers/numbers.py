@@ -59,7 +59,7 @@ _LABEL = re.compile(
     r"\s?[\[(#]?\s?[0-9]{1,4}\s?[\])]?(?=[\s:.,;?!'’]|\Z)|^[ \t]*[0-9]{1,3}[.)][ \t]+(?=\S))",
     re.IGNORECASE | re.MULTILINE,
 )
-_ONE_OF = re.compile(r"\bone of\b", re.IGNORECASE)
+_ONE_OF = re.compile(r"\bone of(?= (?:the|these|those|our|its|his|her|their)\b)", re.IGNORECASE)
 _ENUMERATION = re.compile(r"(?<![\w.,])1(?:\s?,\s?(?:and\s)?[0-9]{1,3}){2,200}+(?![\w,])")
 _TOTAL_AFTER = re.compile(r"\s*(?:\w+\s+){0,3}?(?:in total|altogether|overall)", re.IGNORECASE)
 _TOTAL_BEFORE = re.compile(

@@ -96,7 +96,8 @@ def test_a_cut_answer_states_no_other_box(row, data):
 NAMES = st.sampled_from(
     ["x1 y1 x2 y2", "xmin ymin xmax ymax", "x_min y_min x_max y_max", "x0 y0 x1 y1", "X1 Y1 X2 Y2",
      "left top right bottom", "<x1> <y1> <x2> <y2>", "{x1} {y1} {x2} {y2}", "a1 b1 a2 b2",
-     "x y w h",      "int int int int", "? ? ? ?", "... ... ... ...", "0.xx 0.xx 0.xx 0.xx", "x₁ y₁ x₂ y₂"]
+     "x y w h",
+     "int int int int", "? ? ? ?", "... ... ... ...", "0.xx 0.xx 0.xx 0.xx", "x₁ y₁ x₂ y₂"]
 )  # fmt: skip
 OPEN = st.sampled_from(["[", "[[", "(", "{", "<", "((", "<box>[[", '{"bbox_2d": [', "\\boxed{["])
 PROSE = st.sampled_from(
