@@ -338,8 +338,8 @@ def test_rules_take_any_text(text):
 def test_rules_read_long_hostile_texts_quickly(piece):
     started = time.process_time()
     for one in SAMPLES:
-        judge(one, piece * 10_000)
-    assert time.process_time() - started < 20
+        judge(one, piece * 3_000)
+    assert time.process_time() - started < 10
 
 
 # Where the official verdict, made by GPT-4's extraction, is another than ours: it took the B of
