@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from support import glm4v, llava, qwen25
 from support.internvl import make_tiny
-from support.qwen25 import write_checkpoint
 from transformers import AutoModelForImageTextToText
 
 from model_ports.convert.export import export_folder
@@ -17,17 +17,26 @@ from model_ports.convert.plan import plan_folder
 from model_ports.convert.save import save
 from model_ports.convert.verify import describe, verify_folder
 
-LAYOUTS = {"qwen": ("published", "in_memory"), "intern": ("hf_old", "hf_new")}
+# The layout that export writes first, and another one where there is one.
+LAYOUTS = {
+    "qwen": ("published", "in_memory"),
+    "intern": ("hf_old", "hf_new"),
+    "llava": ("saved", "in_memory"),
+    "glm": ("published",),
+}
+WRITERS = {
+    "qwen": qwen25.write_checkpoint,
+    "intern": make_tiny,
+    "llava": llava.write_checkpoint,
+    "glm": glm4v.write_checkpoint,
+}
 
 
-@pytest.fixture(scope="module", params=["qwen", "intern"])
+@pytest.fixture(scope="module", params=list(WRITERS))
 def converted(request, tmp_path_factory):
     base = tmp_path_factory.mktemp(request.param)
     (base / "source").mkdir()
-    if request.param == "qwen":
-        write_checkpoint(base / "source", seed=3)
-    else:
-        make_tiny(base / "source", seed=3)
+    WRITERS[request.param](base / "source", seed=3)
     save(plan_folder(base / "source"), base / "out")
     return request.param, base
 
@@ -83,7 +92,7 @@ def test_export_is_what_transformers_wrote(converted, tmp_path):
 
 def test_the_other_layout_gives_the_same_parameters(converted, tmp_path):
     kind, base = converted
-    other = LAYOUTS[kind][1]
+    other = LAYOUTS[kind][-1]
     export_folder(base / "out", tmp_path / "other", layout=other)
     assert plan_folder(tmp_path / "other").layout == other
     want = flatten(load_model(base / "source").params)
