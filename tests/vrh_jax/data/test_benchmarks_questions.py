@@ -519,3 +519,15 @@ def test_no_sample_is_lost_at_the_end_of_a_batch_or_of_a_process(cv_bench):
     assert sorted(t.sample.id for chunk in chunks for t in chunk) == sorted(s.id for s in samples)
     shards = [shard(samples, i, 4) for i in range(4)]
     assert sorted(s.id for part in shards for s in part) == sorted(s.id for s in samples)
+
+
+def test_countbench_with_its_own_questions(tmp_path):
+    rows = [
+        {"text": "three cats", "question": f"How many {i}?", "number": 2 + i, "image": cell(i)}
+        for i in range(9)
+    ]
+    (tmp_path / "data").mkdir()
+    parquet(tmp_path / "data" / "test-00000-of-00001.parquet", rows)
+    samples = check(read("countbench", path=tmp_path))
+    assert [s.text for s in samples] == [f"How many {i}?" for i in range(9)]
+    assert all("cats" not in str(dict(s.row)) for s in samples)
