@@ -103,11 +103,11 @@ class AnyRes:
             before = (canvas[axis] - fitted[axis]) // 2
             return (on_canvas - before) * (image_size[axis] / fitted[axis])
 
-        steps = np.arange(n + 1) / n
+        steps = np.arange(n + 1)
         return Layout(
             index=np.concatenate([whole.ravel(), end_rows(tiles).ravel()]),
             rect=np.concatenate(
-                [rectangles(steps * width, steps * height), rectangles(edges(0), edges(1))]
+                [rectangles(steps * width / n, steps * height / n), rectangles(edges(0), edges(1))]
             ),
             view=np.concatenate([whole.ravel() // (n * n), tiles.ravel() // (n * n)]),
         )

@@ -72,7 +72,7 @@ class VitBlock(nnx.Module):
         rngs: nnx.Rngs,
         dtype: jnp.dtype,
     ) -> None:
-        def scale() -> nnx.Param | None:
+        def scale() -> nnx.Param[jax.Array] | None:
             return nnx.Param(jnp.full((dim,), 0.1, dtype)) if layer_scale else None
 
         self.norm1 = LayerNorm(dim, eps=eps, dtype=dtype)
@@ -89,7 +89,7 @@ class VitBlock(nnx.Module):
         return constrain(x, "batch", None, None)
 
 
-def _scaled(scale: nnx.Param | None, x: jax.Array) -> jax.Array:
+def _scaled(scale: nnx.Param[jax.Array] | None, x: jax.Array) -> jax.Array:
     return x if scale is None else scale[...] * x
 
 

@@ -91,8 +91,10 @@ class CropProcessor(TextProcessor):
         picture, words = [{"type": "image"}] * images, [_words(text)]
         parts = picture + words if image_first else words + picture
         system = self.system or ""
-        # A template of parts prints strings as nothing, one of strings prints parts as they are.
-        for user, first in ((parts, [_words(system)]), (plain if images else text, system)):
+        # A template of parts prints strings as nothing; one of strings prints parts as they are,
+        # in which an image is no placeholder.
+        ways = [(parts, [_words(system)]), (plain if images else text, system)]
+        for user, first in ways if images else ways[::-1]:
             rendered = self._template(user, first)
             wanted = [text.strip(), system.strip()]
             if rendered.count(PLACEHOLDER) == images and all(w in rendered for w in wanted):

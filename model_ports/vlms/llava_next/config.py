@@ -69,7 +69,7 @@ def _read_hf(reader: ConfigReader) -> LlavaNextConfig:
     tied = reader.take("tie_word_embeddings", bool, False)
     decoder = read_nested_llama(reader, "text_config", tied=tied)
     reader.expect("image_seq_length", vision.side**2)
-    name = "image_token_index" if "image_token_index" in reader.raw else "image_token_id"
+    name = "image_token_id" if "image_token_id" in reader.raw else "image_token_index"
     image_token = reader.take(name, int)
     if not 0 <= image_token < decoder.vocab:
         raise UserError(
