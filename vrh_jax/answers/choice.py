@@ -97,15 +97,17 @@ def _declared(answer: str, letters: str, choices: Sequence[str]) -> int | None:
         index = _whole(boxed[1], letters, choices)
         if index is not None:
             found.append((boxed.start(), index))
+    longest = 2 * max((len(choice) for choice in choices), default=0) + 20
     for cue in _CUE.finditer(answer):
-        rest = answer[cue.end() : cue.end() + 300]
         said = answer[cue.start() : cue.end()]
         strong = cue["pick"] or cue["xuan"] or re.search(r"is|be|was|[:=]|是|为", said[2:])
-        line = normalise(rest.split("\n", 1)[0].split(". ", 1)[0])
-        index = _whole(line, letters, choices) if len(line) > 1 else None
+        if not strong:
+            continue
+        line = answer[cue.end() : cue.end() + 300].split("\n", 1)[0].split(". ", 1)[0]
+        index = _whole(line, letters, choices) if 1 < len(line.strip()) <= longest else None
         if index is None and not _with_another(answer, cue.end(), letters):
-            index = _letter_at(answer, cue.end(), letters, small=bool(strong))
-        if index is not None and strong:
+            index = _letter_at(answer, cue.end(), letters, small=True)
+        if index is not None:
             found.append((cue.start(), index))
     return max(found)[1] if found else None
 
