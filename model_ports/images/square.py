@@ -5,40 +5,45 @@ Axis letters: S side of the square in pixels, V visual tokens.
 Reference: transformers ``SiglipImageProcessorPil``.
 """
 
+import dataclasses
+
 import numpy as np
 from PIL import Image
 
+from model_ports.images.crops import Layout, Size, rectangles
 from model_ports.images.resize import normalise, resize
-from model_ports.images.token_grid import TokenGrid
 
 HALF = (0.5, 0.5, 0.5)
 
 
-def square_pixels(image: Image.Image, side: int) -> np.ndarray:
-    """RGB image -> float32 [3, S, S] in -1..1; the aspect ratio is not kept."""
-    pixels = normalise(resize(image, (side, side)), HALF, HALF)
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+@dataclasses.dataclass(frozen=True)
+class Square:
+    """A single crop that shows the whole image; the aspect ratio is not kept.
 
-
-def square_cells(
-    image_size: tuple[int, int], tokens: int, *, slot: np.ndarray, image: int
-) -> TokenGrid:
-    """Where the visual tokens of one image lie, row-major.
-
-    Args:
-        image_size: stored (width, height).
+    Attributes:
+        side: of the square in pixels.
         tokens: visual tokens along one side.
-        slot: int32 [V], sequence positions of the image's tokens.
-        image: index of the image in the prompt.
     """
-    steps = np.arange(tokens + 1)
-    x, y = steps * image_size[0] / tokens, steps * image_size[1] / tokens
-    left, top = (axis.ravel() for axis in np.meshgrid(x[:-1], y[:-1]))
-    right, bottom = (axis.ravel() for axis in np.meshgrid(x[1:], y[1:]))
-    count = tokens**2
-    return TokenGrid(
-        slot=np.asarray(slot, np.int32),
-        rect=np.stack([left, top, right, bottom], axis=1).astype(np.float64),
-        view=np.zeros(count, np.int32),
-        image=np.full(count, image, np.int32),
-    )
+
+    side: int
+    tokens: int
+
+    def canvas(self, image_size: Size) -> Size:
+        """(width, height) in pixels, whatever the image."""
+        return self.side, self.side
+
+    def cut(self, image: Image.Image) -> np.ndarray:
+        """Pixels in -1..1 of an RGB image, float32 [1, 3, S, S]."""
+        pixels = normalise(resize(image, (self.side, self.side)), HALF, HALF)
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))[None]
+
+    def layout(self, image_size: Size) -> Layout:
+        """The tokens of an image of this stored size, row-major."""
+        steps = np.arange(self.tokens + 1)
+        x, y = (steps * length / self.tokens for length in image_size)
+        count = self.tokens**2
+        return Layout(
+            index=np.arange(count, dtype=np.int32),
+            rect=rectangles(x, y),
+            view=np.zeros(count, np.int32),
+        )

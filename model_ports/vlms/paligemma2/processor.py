@@ -14,7 +14,7 @@ from PIL import Image
 
 from model_ports.errors import UserError
 from model_ports.images.decode import to_rgb
-from model_ports.images.square import HALF, square_cells, square_pixels
+from model_ports.images.square import HALF, Square
 from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
 from model_ports.text import TextProcessor, load_tokenizer, read_eos_ids
@@ -31,13 +31,11 @@ class PaliGemma2Processor(TextProcessor):
     Attributes:
         tokenizer, eos_ids: as in TextProcessor.
         image_token: id of the image placeholder.
-        side: of the square that an image is stretched to, in pixels.
-        tokens: visual tokens along one side.
+        square: what an image is stretched to.
     """
 
     image_token: int
-    side: int
-    tokens: int
+    square: Square
 
     @classmethod
     def from_folder(cls, folder: Path, config: PaliGemma2Config) -> "PaliGemma2Processor":
@@ -68,7 +66,8 @@ class PaliGemma2Processor(TextProcessor):
         vision = config.vision
         check_pixels(folder, vision.image_size, vision.side**2)
         eos = read_eos_ids(folder, tokenizer)
-        return cls(tokenizer, eos, config.image_token, vision.image_size, vision.side)
+        square = Square(side=vision.image_size, tokens=vision.side)
+        return cls(tokenizer, eos, config.image_token, square)
 
     def prepare(
         self, text: str, images: Sequence[Image.Image] = (), *, image_first: bool = True
@@ -88,16 +87,16 @@ class PaliGemma2Processor(TextProcessor):
         if images and not image_first:
             raise UserError("PaliGemma has its image tokens before the text; use image_first=True")
         rgb = [to_rgb(image) for image in images]
-        each = self.tokens**2
+        each = self.square.tokens**2
         visual = each * len(rgb)
         words = [*self._encode(text), *self._encode("\n")]
         ids = [*[self.image_token] * visual, self.tokenizer.bos_token_id, *words]
         slots = np.arange(visual, dtype=np.int32).reshape(-1, each)
         grids = [
-            square_cells(image.size, self.tokens, slot=slot, image=number)
+            self.square.layout(image.size).grid(slot, number)
             for number, (image, slot) in enumerate(zip(rgb, slots, strict=True))
         ]
-        pixels = [square_pixels(image, self.side) for image in rgb]
+        pixels = [self.square.cut(image) for image in rgb]
         order = np.arange(len(ids), dtype=np.int32)
         return Prompt(
             text=f"{IMAGE * len(rgb)}{self.tokenizer.bos_token}{text}\n",
@@ -105,13 +104,13 @@ class PaliGemma2Processor(TextProcessor):
             positions=order[None] + 1,  # transformers counts PaliGemma's positions from 1
             visual_index=np.where(order < visual, order, -1).astype(np.int32),
             grid=TokenGrid.concatenate(grids),
-            images={"pixels": np.stack(pixels)} if pixels else {},
+            images={"pixels": np.concatenate(pixels)} if pixels else {},
             prefix=len(ids),
         )
 
     def resized(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """(width, height) of the square, whatever the stored (width, height)."""
-        return self.side, self.side
+        return self.square.canvas(image_size)
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
