@@ -70,6 +70,13 @@ def resize(
 
 
 def normalise(pixels: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> np.ndarray:
-    """(x / 255 - mean) / std per channel: uint8 [..., 3] -> float32 [..., 3]."""
-    scaled = pixels.astype(np.float32) / np.float32(255)
-    return (scaled - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
+    """(x / 255 - mean) / std per channel: uint8 [..., 3] -> float32 [..., 3].
+
+    There are 256 results per channel, so they are computed once and looked up.
+    """
+    levels = np.arange(256, dtype=np.float32)[:, None] / np.float32(255)
+    table = (levels - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
+    out = np.empty(pixels.shape, np.float32)
+    for channel in range(pixels.shape[-1]):
+        out[..., channel] = table[:, channel][pixels[..., channel]]
+    return out

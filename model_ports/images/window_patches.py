@@ -34,14 +34,38 @@ def size_bucket(count: int) -> int:
     return -(-count // step) * step
 
 
-def _to_windows(cells: np.ndarray, side: int) -> np.ndarray:
-    """[rows, columns, M, ...] -> [W, side * side * M, ...], zero-padded, windows row-major."""
+def _to_windows(cells: np.ndarray, side: int, *, repeat: int = 1) -> np.ndarray:
+    """[rows, columns, ...] -> [W, side, side, ...], windows row-major, zero where there is none.
+
+    ``cells`` is usually a transposed view of the pixels; every value is written once, straight
+    to its place, since this is most of the time that an image takes.
+
+    Args:
+        repeat: length that axis 5 of ``cells``, then of length 1, gets in the result.
+    """
     rows, columns = cells.shape[:2]
-    pads = [(0, -rows % side), (0, -columns % side)] + [(0, 0)] * (cells.ndim - 2)
-    padded = np.pad(cells, pads)
-    down, across = padded.shape[0] // side, padded.shape[1] // side
-    windows = padded.reshape(down, side, across, side, *cells.shape[2:]).swapaxes(1, 2)
-    return windows.reshape(down * across, side * side * cells.shape[2], *cells.shape[3:])
+    down, across = -(-rows // side), -(-columns // side)
+    inner = list(cells.shape[2:])
+    if repeat > 1:
+        inner[3] = repeat
+    out = np.zeros((size_bucket(down * across), side, side, *inner), cells.dtype)
+    windows = out[: down * across].reshape(down, across, side, side, *inner)
+    for top, bottom, height in _runs(rows, side):
+        for left, right, width in _runs(columns, side):
+            part = cells[
+                top * side : top * side + (bottom - top) * height,
+                left * side : left * side + (right - left) * width,
+            ]
+            part = part.reshape(bottom - top, height, right - left, width, *cells.shape[2:])
+            windows[top:bottom, left:right, :height, :width] = part.swapaxes(1, 2)
+    return out
+
+
+def _runs(count: int, side: int) -> list[tuple[int, int, int]]:
+    """(first window, end, cells in each) of the whole windows, and of the one cut off, if any."""
+    whole, rest = divmod(count, side)
+    runs = [(0, whole, side), (whole, whole + 1, rest)]
+    return [(first, end, cells) for first, end, cells in runs if end > first and cells]
 
 
 def window_patches(
@@ -64,8 +88,6 @@ def window_patches(
     rows, columns = height // (patch * merge), width // (patch * merge)
     blocks = pixels.reshape(rows, merge, patch, columns, merge, patch, channels)
     blocks = blocks.transpose(0, 3, 1, 4, 6, 2, 5)  # rows, columns, merge, merge, channel, p, p
-    frames = np.repeat(blocks[:, :, :, :, :, None], temporal, axis=5)
-    cells = frames.reshape(rows, columns, merge * merge, -1)
 
     grid = np.indices((rows * merge, columns * merge), np.int32).transpose(1, 2, 0)
     hw = grid.reshape(rows, merge, columns, merge, 2).swapaxes(1, 2)
@@ -75,9 +97,11 @@ def window_patches(
     window = (row // side) * -(-columns // side) + column // side
     order = window * side * side + (row % side) * side + column % side
 
-    used = [_to_windows(a, side) for a in (cells, np.ones(hw.shape[:3], bool), hw)]
-    more = size_bucket(len(used[0])) - len(used[0])
-    out = [np.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1)) for a in used]
+    patches = _to_windows(blocks[:, :, :, :, :, None], side, repeat=temporal)
+    windows, per_window = len(patches), side * side * merge * merge
     return WindowPatches(
-        patches=out[0], valid=out[1], hw=out[2], order=order.reshape(-1).astype(np.int32)
+        patches=patches.reshape(windows, per_window, -1),
+        valid=_to_windows(np.ones(hw.shape[:3], bool), side).reshape(windows, per_window),
+        hw=_to_windows(hw, side).reshape(windows, per_window, 2),
+        order=order.reshape(-1).astype(np.int32),
     )
