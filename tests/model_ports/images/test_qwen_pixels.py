@@ -1,5 +1,6 @@
 """Qwen preprocessing: pixels equal transformers' PIL processor, cells found by painting."""
 
+import dataclasses
 import json
 import math
 
@@ -24,6 +25,15 @@ from model_ports.images.window_patches import size_bucket, window_patches
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 PIXELS = QwenPixels(factor=28, min_pixels=3136, max_pixels=150_000, mean=MEAN, std=STD)
+QWEN3 = QwenPixels(
+    factor=32, min_pixels=65536, max_pixels=150_000, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)
+)
+# Settings, and tokens along one side of a window.
+MODELS = pytest.mark.parametrize(
+    ("pixels", "side"),
+    [(PIXELS, 4), (PIXELS, 3), (QWEN3, 1)],
+    ids=["qwen2.5", "qwen2.5, other windows", "qwen3"],
+)
 
 SIZES = [
     (28, 28), (640, 480), (100, 1000), (1000, 100), (333, 500), (1, 199), (200, 1), (3, 5),
@@ -31,17 +41,21 @@ SIZES = [
 ]  # fmt: skip
 
 
-def reference(image, low=3136, high=150_000):
-    """(patches [P, 1176] in block order, (rows, columns) of patches)."""
+def reference(image, pixels=PIXELS):
+    """(patches [P, values] in block order, (rows, columns) of patches)."""
     processor = Qwen2VLImageProcessorPil(
-        size={"shortest_edge": low, "longest_edge": high}, image_mean=MEAN, image_std=STD
+        size={"shortest_edge": pixels.min_pixels, "longest_edge": pixels.max_pixels},
+        patch_size=pixels.factor // 2,
+        image_mean=pixels.mean,
+        image_std=pixels.std,
     )
     out = processor(image, return_tensors="np")
     return out["pixel_values"], tuple(out["image_grid_thw"][0][1:])
 
 
-def packed(image, side=4, settings=PIXELS):
-    return window_patches(settings.pixels(image), patch=14, temporal=2, merge=2, side=side)
+def packed(image, pixels=PIXELS, side=4):
+    patch = pixels.factor // 2
+    return window_patches(pixels.pixels(image), patch=patch, temporal=2, merge=2, side=side)
 
 
 def raster(part):
@@ -52,11 +66,11 @@ def raster(part):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("side", [4, 3])
-def test_pixels_of_many_sizes(size, side):
+@MODELS
+def test_pixels_of_many_sizes(size, pixels, side):
     image = textured_image(*size, seed=sum(size))
-    expected, (rows, columns) = reference(image)
-    part = packed(image, side)
+    expected, (rows, columns) = reference(image, pixels)
+    part = packed(image, pixels, side)
     patches, hw, valid = raster(part)
     assert valid.all()
     assert int(part.valid.sum()) == rows * columns
@@ -64,11 +78,13 @@ def test_pixels_of_many_sizes(size, side):
     blocks = np.indices((rows, columns)).reshape(2, rows // 2, 2, columns // 2, 2)
     assert np.array_equal(hw, blocks.transpose(1, 3, 2, 4, 0).reshape(-1, 2))
     assert not part.patches[~part.valid].any()
-    assert PIXELS.frame(size) == (columns * 14, rows * 14)
+    patch = pixels.factor // 2
+    assert pixels.frame(size) == (columns * patch, rows * patch)
 
 
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "CMYK", "1", "PA", "YCbCr"])
-def test_pixels_of_other_colour_modes(mode):
+@MODELS
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "CMYK", "1", "PA", "YCbCr", "EXIF"])
+def test_pixels_of_other_colour_modes(mode, pixels, side):
     image = textured_image(90, 130, seed=8)
     if mode in ("RGBA", "LA"):
         alpha = textured_image(90, 130, seed=9).convert("L")
@@ -76,20 +92,24 @@ def test_pixels_of_other_colour_modes(mode):
         image.putalpha(alpha)
     elif mode == "PA":
         image = image.quantize(64).convert("PA")
+    elif mode == "EXIF":  # the tag says rotated; both ignore it
+        image.getexif()[0x0112] = 6
     else:
         image = image.convert(mode)
-    assert image.mode == mode
-    expected, _ = reference(image)
-    assert_close(raster(packed(image))[0], expected, 1e-5, f"pixels of mode {mode}")
+    assert image.mode == ("RGB" if mode == "EXIF" else mode)
+    expected, _ = reference(image, pixels)
+    got = raster(packed(image, pixels, side))[0]
+    assert_close(got, expected, 1e-5, f"pixels of mode {mode}")
 
 
 def test_published_budget_with_and_without_upscaling():
-    wide = QwenPixels(factor=28, min_pixels=3136, max_pixels=12_845_056, mean=MEAN, std=STD)
     image = textured_image(640, 480, seed=0)
-    expected, (rows, columns) = reference(image, high=12_845_056)
-    assert (rows, columns) == (34, 46)  # 391 tokens
-    assert len(packed(image, settings=wide).order) == 391
-    assert_close(raster(packed(image, settings=wide))[0], expected, 1e-5)
+    for pixels, high, grid in ((PIXELS, 12_845_056, (34, 46)), (QWEN3, 16_777_216, (30, 40))):
+        wide = dataclasses.replace(pixels, max_pixels=high)
+        expected, found = reference(image, wide)
+        assert found == grid  # 391 and 300 tokens
+        assert len(packed(image, wide).order) == grid[0] * grid[1] // 4
+        assert_close(raster(packed(image, wide))[0], expected, 1e-5)
 
 
 @settings(max_examples=300, deadline=None)
@@ -110,25 +130,26 @@ def test_smart_resize_is_the_reference(width, height, low, more):
 
 
 def test_extreme_images_are_refused_with_their_size():
-    for size in ((1000, 4), (4, 1000), (201, 1)):
-        with pytest.raises(UserError, match="aspect ratio above 200"):
-            PIXELS.pixels(Image.new("RGB", size))
+    for pixels in (PIXELS, QWEN3):
+        for size in ((1000, 4), (1, 1000), (201, 1)):
+            with pytest.raises(UserError, match="aspect ratio above 200"):
+                pixels.pixels(Image.new("RGB", size))
     with pytest.raises(UserError, match="empty"):
         smart_resize((0, 5), factor=28, min_pixels=1, max_pixels=10)
 
 
 @pytest.mark.parametrize("size", [(333, 500), (640, 480), (90, 31), (60, 300), (17, 23)])
-@pytest.mark.parametrize("side", [4, 2])
-def test_cells_by_painting(size, side):
+@MODELS
+def test_cells_by_painting(size, pixels, side):
     """A painted rectangle changes the tokens whose cells it overlaps, and no token further
     away than the reach of the bicubic filter."""
     rng = np.random.default_rng(sum(size))
     width, height = size
-    frame = PIXELS.frame(size)
+    frame = pixels.frame(size)
     base = Image.new("RGB", size, (90, 90, 90))
-    plain = packed(base, side)
+    plain = packed(base, pixels, side)
     count = len(plain.order)
-    grid = PIXELS.cells(size, slot=np.arange(5, 5 + count), image=2)
+    grid = pixels.cells(size, slot=np.arange(5, 5 + count), image=2)
     assert len(grid) == count
     assert set(grid.image) == {2}
     assert not grid.view.any()
@@ -144,8 +165,9 @@ def test_cells_by_painting(size, side):
         y1 = int(rng.integers(y0 + 1, height + 1))
         painted = base.copy()
         painted.paste((250, 10, 200), (x0, y0, x1, y1))
-        part = packed(painted, side)
-        difference = np.abs(part.patches - plain.patches).reshape(-1, 4, 1176).max((1, 2))
+        part = packed(painted, pixels, side)
+        difference = np.abs(part.patches - plain.patches)
+        difference = difference.reshape(-1, 4 * difference.shape[-1]).max(1)
         changed = difference[part.order] > 0
         inside = grid.cover((x0, y0, x1, y1), image=2) > 0
         # A sliver of a cell may vanish when the image shrinks, so covered means half a resized
