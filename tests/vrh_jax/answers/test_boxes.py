@@ -60,6 +60,14 @@ BOX = (10.0, 20.0, 110.0, 120.0)
 
 
 FORMS = [
+    "Top-left corner: x=10, y=20; bottom-right corner: x=110, y=120",
+    "Upper left: 10, 20\nLower right: 110, 120",
+    "x_min: 10, x_max: 110, y_min: 20, y_max: 120",
+    "(xmin, ymin, xmax, ymax) = (10, 20, 110, 120)",
+    "Left: 10, Top: 20, Right: 110, Bottom: 120",
+    "<|det|>text [10,20,110,120]<|/det|>",
+    "User: <image>\nProvide the box of <ref>car</ref>.\nAssistant: car[[10, 20, 110, 120]]",
+    "{1: [10, 20, 110, 120], 2: [0, 6, 174, 392]}",
     "[10, 20, 110, 120]",
     "[10,20,110,120]",
     "(10, 20, 110, 120)",
@@ -192,6 +200,8 @@ def test_forms(text):
 
 
 NONE = [
+    "Top left: 10, 20, and no more",
+    "Top left: x=10, y=20",
     "nan",
     "[x1, y1, x2, y2]",
     "(x1,y1),(x2,y2)",
