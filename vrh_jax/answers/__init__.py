@@ -1,6 +1,7 @@
 """Reading and judging what models print."""
 
-from vrh_jax.answers.boxes import Box, parse_box, parse_boxes
+from vrh_jax.answers.box_forms import Box
+from vrh_jax.answers.boxes import parse_box, parse_boxes
 from vrh_jax.answers.choice import read_choice
 from vrh_jax.answers.clean import final_answer, strip_thoughts
 from vrh_jax.answers.formats import box_format

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from vrh_jax.answers.boxes import Box, parse_box
+from vrh_jax.answers.box_forms import Box
+from vrh_jax.answers.boxes import parse_box
 
 if TYPE_CHECKING:
     from model_ports.port import BoxFormat

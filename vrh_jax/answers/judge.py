@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from vrh_jax.answers.boxes import Box
+from vrh_jax.answers.box_forms import Box
 from vrh_jax.answers.geometry import iou, read_box
 from vrh_jax.answers.metrics import read_answer
 
