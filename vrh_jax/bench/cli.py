@@ -60,10 +60,11 @@ def _text(found: dict[str, Any]) -> str:
         f"{found['images']} images ({found['source']}), {size} each, {found['cores']} cores",
         "time of one core: " + ", ".join(f"{name} {ms:.1f} ms" for name, ms in times.items()),
         f"{found['samples_per_s_per_core']:.1f} samples/s per core",
-        "workers  samples/s  relative to none",
+        "workers  samples/s  relative to none (what hashing gains from as many threads)",
     ]
     lines += [
-        f"{s['workers']:7d}  {s['samples_per_s']:9.1f}  {s['ratio']:.2f}" for s in found["scaling"]
+        f"{s['workers']:7d}  {s['samples_per_s']:9.1f}  {s['ratio']:.2f} ({s['machine']:.2f})"
+        for s in found["scaling"]
     ]
     if "cores_needed" in found:
         lines.append(

@@ -5,12 +5,13 @@ ahead of the device (``vrh_jax.engine.batching.prefetch``).
 """
 
 import dataclasses
+import hashlib
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -33,6 +34,9 @@ PIXELS = QwenPixels(
 _KINDS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 # Sides of COCO's images, long one 640, in about their frequency.
 _SIZES = ((640, 480), (640, 427), (480, 640), (640, 426), (427, 640), (500, 375))
+# Hashing one block takes about as long as preparing one image.
+_BLOCK, _HASHES = bytes(8 << 20), 16
+X = TypeVar("X")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,11 +48,14 @@ class Scaling:
         samples_per_s: median over the rounds.
         ratio: median over the rounds of this speed divided by that of 0 workers in the same
             round, so that a change of the machine's load in between matters little.
+        machine: the same ratio for hashing, which threads do without waiting for each other:
+            what the machine had to give in the same minutes.
     """
 
     workers: int
     samples_per_s: float
     ratio: float
+    machine: float
 
 
 def find_images(folder: Path, count: int) -> list[Path]:
@@ -126,21 +133,35 @@ def scaling(
     """Speed for each number of workers, all measured in turn in every round."""
     counts = [0, *(w for w in workers if w > 0)]
     speeds: dict[int, list[float]] = {count: [] for count in counts}
+    machine: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(rounds):
         for count in counts:
-            started = time.perf_counter()
-            for _ready in prefetch(paths, work, count):
-                pass
-            speeds[count].append(len(paths) / (time.perf_counter() - started))
-    alone = speeds[0]
+            speeds[count].append(_speed(paths, work, count))
+            machine[count].append(_speed(range(_HASHES), _hash, count))
     return [
         Scaling(
             count,
             statistics.median(speeds[count]),
-            statistics.median(s / a for s, a in zip(speeds[count], alone, strict=True)),
+            _ratio(speeds[count], speeds[0]),
+            _ratio(machine[count], machine[0]),
         )
         for count in counts
     ]
+
+
+def _speed(items: Sequence[X], work: Callable[[X], Any], workers: int) -> float:
+    started = time.perf_counter()
+    for _done in prefetch(items, work, workers):
+        pass
+    return len(items) / (time.perf_counter() - started)
+
+
+def _ratio(speeds: list[float], alone: list[float]) -> float:
+    return statistics.median(s / a for s, a in zip(speeds, alone, strict=True))
+
+
+def _hash(_index: int) -> bytes:
+    return hashlib.sha256(_BLOCK).digest()
 
 
 def cores() -> int:

@@ -36,7 +36,7 @@ def test_scaling_counts_every_image_for_every_number_of_workers(tmp_path):
     found = data.scaling(paths, [2, 0, 1], 3, work=seen.append)
     assert [s.workers for s in found] == [0, 2, 1]
     assert len(seen) == 3 * 3 * 5
-    assert found[0].ratio == 1.0
+    assert found[0].ratio == found[0].machine == 1.0
     assert all(s.samples_per_s > 0 for s in found)
 
 
