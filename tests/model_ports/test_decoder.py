@@ -1,6 +1,7 @@
 """The decoder against a plain float64 decoder, and its masks and taps against each other."""
 
 import dataclasses
+import json
 import re
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.decoders import SMALL, Given, close, inputs, random_decoder
+from support.key_manifest import DATA
 from support.plain_decoder import plain
 
 import model_ports.nn.attention as attention_module
@@ -19,6 +21,7 @@ from model_ports.decoder import Decoder, Inputs
 from model_ports.errors import UserError
 from model_ports.nn.attention import Tap
 from model_ports.nn.rope import Rope
+from model_ports.registry import port_for
 
 CONFIGS = {
     "grouped": SMALL,
@@ -306,19 +309,25 @@ def test_padding_on_either_side_changes_nothing(name: str) -> None:
         assert np.array_equal(again.top, tapped.top + before)
 
 
-def lowered(cfg: DecoderConfig, slots: int) -> Any:
-    """The scoring pass (hidden states and taps), lowered without allocating weights."""
+def lowered(cfg: DecoderConfig, slots: int, deepstack: int = 0) -> Any:
+    """The scoring pass (hidden states and taps), lowered without allocating weights.
+
+    Args:
+        deepstack: layers with DeepStack features.
+    """
     graphdef, state = nnx.split(nnx.eval_shape(lambda: Decoder(cfg, rngs=nnx.Rngs(0))))
 
-    def score(state: Any, x: Any, positions: Any, valid: Any, tap: Any) -> Any:
-        return nnx.merge(graphdef, state)(Inputs(x, positions, valid), tap=tap)
+    def score(state: Any, inputs: Inputs, tap: Any) -> Any:
+        return nnx.merge(graphdef, state)(inputs, tap=tap)
 
     x = jax.ShapeDtypeStruct((1, slots, cfg.dim), jnp.float32)
-    positions = jax.ShapeDtypeStruct((1, 1, slots), jnp.int32)
+    layers = jax.ShapeDtypeStruct((deepstack, *x.shape), jnp.float32) if deepstack else None
+    positions = jax.ShapeDtypeStruct((cfg.rope.axes, 1, slots), jnp.int32)
     valid = jax.ShapeDtypeStruct((1, slots), bool)
     rows = jax.ShapeDtypeStruct((1, 3), jnp.int32)
     sets = jax.ShapeDtypeStruct((1, 2, slots), jnp.float32)
-    return jax.jit(score).lower(state, x, positions, valid, Tap(rows=rows, sets=sets))
+    given = Inputs(x, positions, valid, layers)
+    return jax.jit(score).lower(state, given, Tap(rows=rows, sets=sets))
 
 
 def test_no_array_is_square_in_the_sequence() -> None:
@@ -340,9 +349,25 @@ def test_memory_grows_with_the_sequence_not_its_square() -> None:
     assert temporary(8192) < 2.3 * temporary(4096)
 
 
-def test_program_does_not_grow_with_depth() -> None:
+PUBLISHED = {path.stem: path for path in sorted((DATA / "hf_configs").glob("*.json"))}
+
+
+@pytest.mark.parametrize(
+    ("name", "deepstack"),
+    [*((name, 0) for name in (*CONFIGS, *PUBLISHED)), ("grouped", 3), ("qwen3-vl-8b", 3)],
+)
+def test_program_does_not_grow_with_depth(name: str, deepstack: int) -> None:
+    """For every kind of decoder, and for that of every published config."""
+    if name in CONFIGS:
+        cfg = CONFIGS[name]
+    else:
+        raw = json.loads(PUBLISHED[name].read_text())
+        cfg = port_for(raw).read_config(raw).decoder
+
     def instructions(layers: int) -> int:
-        text = lowered(dataclasses.replace(SMALL, layers=layers), 64).as_text()
+        windows = (cfg.windows * layers)[:layers]
+        deep = dataclasses.replace(cfg, layers=layers, windows=windows)
+        text = lowered(deep, 64, deepstack).as_text()
         return sum(" = " in line for line in text.splitlines())
 
     assert abs(instructions(36) - instructions(4)) <= 0.05 * instructions(4)
