@@ -54,9 +54,9 @@ def smart_resize(
         new_h = max(factor, math.floor(height / shrink / factor) * factor)
         new_w = max(factor, math.floor(width / shrink / factor) * factor)
     elif new_h * new_w < min_pixels:
-        grow = math.sqrt(min_pixels / (height * width))
-        new_h = math.ceil(height * grow / factor) * factor
-        new_w = math.ceil(width * grow / factor) * factor
+        stretch = math.sqrt(min_pixels / (height * width))
+        new_h = math.ceil(height * stretch / factor) * factor
+        new_w = math.ceil(width * stretch / factor) * factor
     return new_w, new_h
 
 
