@@ -4,8 +4,8 @@ Axis letters: T sequence, V visual tokens with separators.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -35,6 +35,8 @@ class CropProcessor(TextProcessor):
         begin: how many begin-of-text tokens a prompt starts with; None keeps those of the
             template and adds those that the tokenizer adds.
     """
+
+    OPTIONS: ClassVar[Mapping[str, type]] = {"system": str, "begin": int}
 
     template: str
     crops: Crops

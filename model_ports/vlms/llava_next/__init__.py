@@ -3,9 +3,9 @@
 from model_ports.port import BoxFormat, Port
 from model_ports.vlms.llava_next.config import LlavaNextConfig, read_config
 from model_ports.vlms.llava_next.model import LlavaNext, layouts
-from model_ports.vlms.llava_next.processor import ORIGINAL_SYSTEM, like_original, load
+from model_ports.vlms.llava_next.processor import ORIGINAL_SYSTEM, LlavaNextProcessor, load
 
-__all__ = ["ORIGINAL_SYSTEM", "PORT", "LlavaNext", "LlavaNextConfig", "like_original"]
+__all__ = ["ORIGINAL_SYSTEM", "PORT", "LlavaNext", "LlavaNextConfig", "LlavaNextProcessor"]
 
 PORT = Port(
     family="llava_next",

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast, get_args
 
 from model_ports.errors import UserError
-from model_ports.images.anyres import CLIP_MEAN, CLIP_STD, AnyRes
+from model_ports.images.anyres import CLIP_MEAN, CLIP_STD, AnyRes, Lineage
 from model_ports.text import load_tokenizer, read_eos_ids, read_template
 from model_ports.vlms.llava_common.processor import PLACEHOLDER, CropProcessor
 from model_ports.vlms.llava_next.config import LlavaNextConfig, check_pinpoints
@@ -27,7 +28,37 @@ ORIGINAL_SYSTEM = (
 )
 
 
-def load(folder: Path, config: LlavaNextConfig) -> CropProcessor:
+@dataclasses.dataclass
+class LlavaNextProcessor(CropProcessor):
+    """Host-side preparation for one checkpoint.
+
+    Attributes:
+        lineage: as in AnyRes, whose value it sets.
+    """
+
+    OPTIONS: ClassVar[Mapping[str, type]] = {**CropProcessor.OPTIONS, "lineage": str}
+
+    lineage: str = "hf"
+
+    def __post_init__(self) -> None:
+        if self.lineage not in get_args(Lineage):
+            raise UserError(
+                f"processor option lineage = {self.lineage!r}; expected "
+                f"{' or '.join(get_args(Lineage))}"
+            )
+        crops, lineage = cast(AnyRes, self.crops), cast(Lineage, self.lineage)
+        self.crops = dataclasses.replace(crops, lineage=lineage)
+
+    def like_original(self) -> "LlavaNextProcessor":
+        """The prompts and canvases of LLaVA-NeXT's own inference code.
+
+        It differs from transformers' in three ways: a system turn, two begin-of-text tokens
+        (the template's and the tokenizer's), and the lineage.
+        """
+        return dataclasses.replace(self, system=ORIGINAL_SYSTEM, begin=2, lineage="original")
+
+
+def load(folder: Path, config: LlavaNextConfig) -> LlavaNextProcessor:
     """Tokenizer, template and image settings of a checkpoint folder.
 
     Raises:
@@ -43,29 +74,12 @@ def load(folder: Path, config: LlavaNextConfig) -> CropProcessor:
             f"tokenizer has {PLACEHOLDER} = {known}; they are from different checkpoints"
         )
     end = {vocabulary["<|eot_id|>"]} if "<|eot_id|>" in vocabulary else set()
-    return CropProcessor(
+    return LlavaNextProcessor(
         tokenizer=tokenizer,
         eos_ids=tuple(sorted(end.union(read_eos_ids(folder, tokenizer)))),
         template=read_template(folder, tokenizer) or LLAMA3,
         crops=read_crops(folder, config),
         image_id=config.image_token_id or 0,
-    )
-
-
-def like_original(processor: CropProcessor) -> CropProcessor:
-    """The prompts and canvases of LLaVA-NeXT's own inference code.
-
-    It differs from transformers' in three ways: a system turn, two begin-of-text tokens (the
-    template's and the tokenizer's), and ``AnyRes.lineage``.
-    """
-    crops = processor.crops
-    if not isinstance(crops, AnyRes):
-        raise TypeError(f"expected LLaVA-NeXT's processor, which cuts by AnyRes, not {crops}")
-    return dataclasses.replace(
-        processor,
-        system=ORIGINAL_SYSTEM,
-        begin=2,
-        crops=dataclasses.replace(crops, lineage="original"),
     )
 
 

@@ -24,7 +24,8 @@ from support.parity import textured_image
 from transformers import AutoTokenizer, LlavaNextProcessor, ProcessorMixin
 
 from model_ports.errors import UserError
-from model_ports.vlms.llava_next import ORIGINAL_SYSTEM, PORT, config, like_original
+from model_ports.port import with_options
+from model_ports.vlms.llava_next import ORIGINAL_SYSTEM, PORT, config
 
 NAMES = ("llava-next-llama3-8b-hf", "llava-next-llama3-8b")
 USER = "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
@@ -145,7 +146,7 @@ def test_original_prompts(original, processor, with_image):
         np.testing.assert_array_equal(plain.tokens[~visual], hf.tokens[hf.visual_index < 0])
         assert (plain.tokens[visual] == original.image_id).all()
         np.testing.assert_array_equal(plain.images["index"], hf.images["index"])
-    style = like_original(original)
+    style = original.like_original()
     own = style.prepare("What is it?", images)
     system = f"<|start_header_id|>system<|end_header_id|>\n\n{ORIGINAL_SYSTEM}<|eot_id|>"
     assert own.text == BEGIN + system + USER.format(body) + ASSISTANT
@@ -157,6 +158,19 @@ def test_original_prompts(original, processor, with_image):
         assert style.prepare("x", images, image_first=False).text.endswith(
             USER.format("x\n<image>") + ASSISTANT
         )
+
+
+def test_options_of_a_study(processor):
+    options = {"lineage": "original", "begin": 2, "system": "You help."}
+    style = with_options(processor, options)
+    prompt = style.prepare("x", [textured_image(40, 40, 0)])
+    assert style.resized((40, 40)) == (56, 112)
+    assert prompt.tokens[0] == prompt.tokens[1] != prompt.tokens[2]
+    assert "You help." in prompt.text
+    assert processor.resized((40, 40)) == (112, 56)
+    for bad in ({"lineage": "both"}, {"lineages": "hf"}, {"begin": "two"}):
+        with pytest.raises(UserError, match=next(iter(bad))):
+            with_options(processor, bad)
 
 
 def test_system_turn_with_the_template_of_parts(processor):
