@@ -15,6 +15,7 @@ from PIL import Image
 from model_ports.errors import UserError
 from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
+from model_ports.sentencepiece_bpe import is_internlm2, load_internlm2
 
 
 def load_tokenizer(folder: Path, vocab: int, *, without_embedding: Collection[str] = ()) -> Any:
@@ -31,9 +32,12 @@ def load_tokenizer(folder: Path, vocab: int, *, without_embedding: Collection[st
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False, use_fast=True
-        )
+        if is_internlm2(folder):
+            tokenizer = load_internlm2(folder)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False, use_fast=True
+            )
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise UserError(
             f"{folder}: the tokenizer cannot be read ({error}). Copy tokenizer.json and "

@@ -16,6 +16,7 @@ import torch
 from safetensors.numpy import save_file
 from support.parity import load_params, save_tokenizer, saved_tensors, widen
 
+from model_ports.convert.load import load_model
 from model_ports.port import abstract_model
 from model_ports.vlms.internvl import PORT, InternVLConfig, InternVLProcessor
 
@@ -251,4 +252,25 @@ def write_folder(folder: Path, raw: Mapping[str, Any], tensors: Mapping[str, np.
     (folder / "config.json").write_text(json.dumps(raw))
     save_file(
         {k: np.ascontiguousarray(v) for k, v in tensors.items()}, folder / "model.safetensors"
+    )
+
+
+def published(tiny: Tiny, folder: Path, *, contiguous: bool = False) -> Tiny:
+    """The same reference with the port loaded from a folder as the original repositories have.
+
+    Args:
+        contiguous: as in ``remote_tensors``.
+    """
+    raw = json.loads((tiny.folder / "config.json").read_text())
+    tensors = remote_tensors(tiny.tensors, raw["text_config"], contiguous=contiguous)
+    write_folder(folder, remote_config(raw), tensors)
+    model = load_model(folder)
+    return dataclasses.replace(
+        tiny,
+        tensors=tensors,
+        folder=folder,
+        config=model.config,
+        graphdef=model.graphdef,
+        params=model.params,
+        processor=model.processor,
     )

@@ -9,9 +9,20 @@ from model_ports.port import BoxFormat, Port
 from model_ports.vlms.internvl.config import InternVLConfig, read_config, settle
 from model_ports.vlms.internvl.keys import layouts
 from model_ports.vlms.internvl.model import InternVL
-from model_ports.vlms.internvl.processor import REMOTE_CHAT_SYSTEM, InternVLProcessor
+from model_ports.vlms.internvl.processor import (
+    REMOTE_CHAT_SYSTEM,
+    THINKING_SYSTEM,
+    InternVLProcessor,
+)
 
-__all__ = ["PORT", "REMOTE_CHAT_SYSTEM", "InternVL", "InternVLConfig", "InternVLProcessor"]
+__all__ = [
+    "PORT",
+    "REMOTE_CHAT_SYSTEM",
+    "THINKING_SYSTEM",
+    "InternVL",
+    "InternVLConfig",
+    "InternVLProcessor",
+]
 
 
 def build(config: InternVLConfig, rngs: nnx.Rngs, dtype: jnp.dtype) -> InternVL:

@@ -5,9 +5,9 @@ transformers is imported when a tokenizer is loaded, not with this module.
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -33,6 +33,19 @@ REMOTE_CHAT_SYSTEM = (
     "是由上海人工智能实验室、清华大学"
     "及多家合作单位联合开发的多模态大语言模型。"
 )
+# The system prompt with which InternVL3.5 thinks before it answers, as its documentation gives it.
+THINKING_SYSTEM = (
+    "You are an AI assistant that rigorously follows this response protocol:\n\n"
+    "1. First, conduct a detailed analysis of the question. Consider different angles, potential "
+    "solutions, and reason through the problem step-by-step. Enclose this entire thinking process "
+    "within <think> and </think> tags.\n\n"
+    "2. After the thinking section, provide a clear, concise, and direct answer to the user's "
+    "question. Separate the answer from the think section with a newline.\n\n"
+    "Ensure that the thinking process is thorough but remains focused on the query. The final "
+    "answer should be standalone and not reference the thinking section."
+)
+# Names under which an option may ask for them.
+SYSTEMS: Mapping[str, str] = {"chat": REMOTE_CHAT_SYSTEM, "thinking": THINKING_SYSTEM}
 
 # The format of the published template ``internvl2_5``, for checkpoints without a chat template.
 CHATML = (
@@ -52,15 +65,32 @@ class InternVLProcessor:
         tokenizer: fast tokenizer.
         eos_ids: any of these ends an answer.
         tiling: how images are cut.
-        system: a system turn to put first. None (the default) adds none: the checkpoint's
-            chat template decides. ``REMOTE_CHAT_SYSTEM`` reproduces ``model.chat`` of the
-            original repositories; ``dataclasses.replace(processor, system=...)`` sets it.
+        system: a system turn to put first: a name of ``SYSTEMS`` or the text itself. None (the
+            default) adds none: the checkpoint's chat template decides. ``chat`` reproduces
+            ``model.chat`` of the original repositories, ``thinking`` makes InternVL3.5 think.
+        max_tiles: overrides the checkpoint's largest number of tiles (the official RefCOCO
+            script takes 6).
     """
+
+    OPTIONS: ClassVar[Mapping[str, type]] = {"system": str, "max_tiles": int}
 
     tokenizer: Any
     eos_ids: tuple[int, ...]
     tiling: Tiling
     system: str | None = None
+    max_tiles: int | None = None
+
+    def __post_init__(self) -> None:
+        """Put the options into effect."""
+        if self.system is not None:
+            self.system = SYSTEMS.get(self.system, self.system)
+        if self.max_tiles is not None:
+            if self.max_tiles < self.tiling.min_tiles:
+                raise UserError(
+                    f"max_tiles = {self.max_tiles}; this checkpoint cuts images into at least "
+                    f"{self.tiling.min_tiles} tile(s)"
+                )
+            self.tiling = dataclasses.replace(self.tiling, max_tiles=self.max_tiles)
 
     @classmethod
     def load(cls, folder: Path, config: InternVLConfig) -> "InternVLProcessor":

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from support.internvl import LANGUAGE, make_tiny, remote_config, remote_tensors, write_folder
+from support.internvl import LANGUAGE, make_tiny, published, write_folder
 
 from model_ports.convert.export import export_folder
 from model_ports.convert.load import load_model
@@ -27,13 +27,6 @@ def config_of(tiny):
     return json.loads((tiny.folder / "config.json").read_text())
 
 
-def write_remote(tiny, folder, **options):
-    raw = config_of(tiny)
-    tensors = remote_tensors(tiny.tensors, raw["text_config"], **options)
-    write_folder(folder, remote_config(raw), tensors)
-    return tensors
-
-
 def assert_same_params(model, expected):
     ours = jax.tree_util.tree_leaves_with_path(model.params)
     theirs = dict(jax.tree_util.tree_leaves_with_path(expected))
@@ -50,8 +43,7 @@ def test_folder_written_by_transformers(tiny):
 
 
 def test_original_repository(tiny, tmp_path):
-    write_remote(tiny, tmp_path)
-    model = load_model(tmp_path, name="tiny")
+    model = published(tiny, tmp_path)
     assert model.config.file_format == "remote"
     assert model.config.decoder == tiny.config.decoder
     assert model.config.vision == tiny.config.vision
@@ -96,13 +88,14 @@ def test_file_without_head_is_refused_if_the_config_wants_one(tiny, tmp_path):
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 def test_original_repository_converted_verified_and_exported(tiny, tmp_path, dtype):
     """wqkv goes through the conversion and comes back bit for bit."""
-    tensors = write_remote(tiny, tmp_path / "source")
+    tensors = published(tiny, tmp_path / "source").tensors
     save(plan_folder(tmp_path / "source", dtype=dtype), tmp_path / "out")
-    for source in (tmp_path / "source", None):
-        (tmp_path / "source").rename(tmp_path / "moved") if source is None else None
-        result = verify_folder(tmp_path / "out", source, logits=False)
+    for against in ("source", "checksums"):
+        result = verify_folder(tmp_path / "out", logits=False)
         assert result["ok"], describe(result)
-        assert result["against"] == ("source" if source else "checksums")
+        assert result["against"] == against
+        if against == "source":
+            (tmp_path / "source").rename(tmp_path / "moved")
     if dtype is None:
         assert_same_params(load_model(tmp_path / "out"), tiny.params)
     report = export_folder(tmp_path / "out", tmp_path / "back")
@@ -123,7 +116,7 @@ def test_original_repository_converted_verified_and_exported(tiny, tmp_path, dty
 
 def test_a_changed_value_is_found_and_located(tiny, tmp_path):
     """The row that verify names is the row of the file, also within grouped rows."""
-    tensors = write_remote(tiny, tmp_path / "source")
+    tensors = published(tiny, tmp_path / "source").tensors
     save(plan_folder(tmp_path / "source"), tmp_path / "out")
     internlm2 = tiny.config.backbone == "llama"
     name = "attention.wqkv" if internlm2 else "self_attn.k_proj"

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from support.internlm2_tokenizer import slow_ids, write_internlm2_tokenizer
 from support.internvl import HF_TEMPLATE, HUB_TEMPLATE, TEXT_TEMPLATE, write_tokenizer
 from support.key_manifest import DATA
 from support.parity import textured_image
@@ -15,7 +16,8 @@ from transformers.models.internvl.processing_internvl import InternVLProcessor
 
 from model_ports.errors import UserError
 from model_ports.images.tiling import IMAGENET_MEAN, IMAGENET_STD
-from model_ports.vlms.internvl import PORT, REMOTE_CHAT_SYSTEM
+from model_ports.port import with_options
+from model_ports.vlms.internvl import PORT, REMOTE_CHAT_SYSTEM, THINKING_SYSTEM
 
 CLIP = {"image_processor_type": "CLIPImageProcessor", "image_mean": [0.5] * 3, "size": 448}
 
@@ -137,13 +139,59 @@ def test_templates(tmp_path, template, before, file_format):
     assert none.text == before + TURN.format("What is it?")
 
 
-def test_system_turn_is_an_option(tmp_path):
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("chat", REMOTE_CHAT_SYSTEM),
+        (REMOTE_CHAT_SYSTEM, REMOTE_CHAT_SYSTEM),
+        ("thinking", THINKING_SYSTEM),
+        ("Answer briefly.", "Answer briefly."),
+    ],
+)
+def test_system_turn_is_an_option(tmp_path, option, text):
     processor = make(tmp_path)
-    with_system = dataclasses.replace(processor, system=REMOTE_CHAT_SYSTEM)
-    prompt = with_system.prepare("Hi")
-    system = f"<|im_start|>system\n{REMOTE_CHAT_SYSTEM}<|im_end|>\n"
-    assert prompt.text == system + TURN.format("Hi")
+    assert "system" not in processor.prepare("Hi").text
+    prompt = with_options(processor, {"system": option}).prepare("Hi")
+    assert prompt.text == f"<|im_start|>system\n{text}<|im_end|>\n" + TURN.format("Hi")
     assert REMOTE_CHAT_SYSTEM.startswith("你是书生·万象")
+    assert "<think> and </think>" in THINKING_SYSTEM
+
+
+def test_number_of_tiles_is_an_option(tmp_path):
+    processor = make(tmp_path)
+    image = textured_image(250, 150, 0)
+    assert len(processor.prepare("Hi", [image]).grid) == 7 * 9
+    fewer = with_options(processor, {"max_tiles": 2})
+    assert len(fewer.prepare("Hi", [image]).grid) == 3 * 9
+    assert fewer.resized((250, 150)) == (168, 84)
+    with pytest.raises(UserError, match="max_tiles = 0"):
+        with_options(processor, {"max_tiles": 0})
+    with pytest.raises(UserError, match="thinking"):
+        with_options(processor, {"thinking": True})
+
+
+@pytest.mark.parametrize("system", [None, "chat"])
+def test_prompt_of_internvl25(tmp_path, system):
+    """BOS, the InternLM2 template, and the ids of the published slow tokenizer."""
+    config = make_folder(tmp_path, file_format="internvl2.5-8b")
+    (tmp_path / "tokenizer.json").unlink()
+    ids = write_internlm2_tokenizer(tmp_path)
+    processor = PORT.processor(tmp_path, config)
+    processor = with_options(processor, {"system": system} if system else {})
+    question = "Please provide the bounding box coordinate of <ref>the red square</ref>"
+    prompt = processor.prepare(question, [textured_image(60, 60, 0)])
+    turn = f"<|im_start|>system\n{REMOTE_CHAT_SYSTEM}<|im_end|>\n" if system else ""
+    text = f"<s>{turn}{TURN.format(BLOCK + question)}"
+    assert prompt.tokens.tolist() == slow_ids(tmp_path, ids, text.removeprefix("<s>"))
+    assert prompt.tokens.tolist().count(1) == 1
+    assert text_of(processor, prompt) == text
+    np.testing.assert_array_equal(
+        prompt.grid.slot, np.flatnonzero(prompt.tokens == ids["<IMG_CONTEXT>"])
+    )
+    assert processor.eos_ids == (2, ids["<|im_end|>"])
+    answer = "<ref>the red square</ref><box>[[12, 3, 456, 1000]]</box>"
+    printed = [*slow_ids(tmp_path, ids, answer, bos=False), ids["<|im_end|>"], -1]
+    assert processor.decode(printed) == answer
 
 
 @pytest.mark.parametrize("word", ["<image>", "<IMG_CONTEXT>", "<img>"])
