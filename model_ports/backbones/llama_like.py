@@ -78,13 +78,14 @@ def _rotated_dims(outer: ConfigReader, inner: ConfigReader, head_dim: int) -> in
 
     Without it transformers rotates all dims; no published file means that.
     """
-    stated = {r.optional("partial_rotary_factor", float) for r in (outer, inner)} - {None}
+    found = [r.optional("partial_rotary_factor", float) for r in (outer, inner)]
+    stated = {value for value in found if value is not None}
     if len(stated) != 1:
         raise UserError(
-            f"{outer.where}: partial_rotary_factor is {sorted(map(float, stated)) or 'missing'}; "
+            f"{outer.where}: partial_rotary_factor is {sorted(stated) or 'missing'}; "
             "expected one value, in the config or in its rope settings"
         )
-    return int(head_dim * float(stated.pop()))
+    return int(head_dim * stated.pop())
 
 
 def read_llama_like(

@@ -19,11 +19,11 @@ class Taps(NamedTuple):
     """Entries of one axis of a table, and their weights.
 
     Attributes:
-        index: int32 [..., K].
+        entry: int32 [..., K].
         weight: float32 [..., K].
     """
 
-    index: jax.Array
+    entry: jax.Array
     weight: jax.Array
 
 
@@ -61,10 +61,10 @@ def cubic_taps(coordinate: jax.Array, size: int) -> Taps:
 
 def sample_table(table: jax.Array, rows: Taps, columns: Taps) -> jax.Array:
     """table [R, C, D] at points [...] -> [..., D], summed in float32, dtype of the table."""
-    total = jnp.zeros((*rows.index.shape[:-1], table.shape[-1]), jnp.float32)
-    for i in range(rows.index.shape[-1]):
-        for j in range(columns.index.shape[-1]):
+    total = jnp.zeros((*rows.entry.shape[:-1], table.shape[-1]), jnp.float32)
+    for i in range(rows.entry.shape[-1]):
+        for j in range(columns.entry.shape[-1]):
             weight = rows.weight[..., i] * columns.weight[..., j]
-            value = table[rows.index[..., i], columns.index[..., j]]
+            value = table[rows.entry[..., i], columns.entry[..., j]]
             total += weight[..., None] * value.astype(jnp.float32)
     return total.astype(table.dtype)

@@ -94,7 +94,7 @@ def _check(decoder: DecoderConfig, vision: Qwen3VitConfig, image_token: int) -> 
         need(getattr(vision, name) > 0, f"vision_config: {name} must be positive")
     check_sections(decoder)
     check_tower(dim=vision.dim, heads=vision.heads, out_dim=vision.out_dim, decoder=decoder)
-    taken = vision.deepstack
+    taken: tuple[Any, ...] = vision.deepstack  # as the file has them
     need(
         all(isinstance(i, int) and 0 <= i < vision.depth for i in taken)
         and list(taken) == sorted(set(taken))

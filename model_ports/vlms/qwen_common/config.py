@@ -1,6 +1,7 @@
 """Config pieces that the Qwen-VL families share."""
 
 from collections.abc import Callable
+from typing import Any
 
 from model_ports.block import DecoderConfig
 from model_ports.configs import BOOKKEEPING, ConfigReader
@@ -59,7 +60,8 @@ def need(holds: bool, message: str) -> None:
 
 def check_sections(decoder: DecoderConfig) -> None:
     """M-RoPE: three axes share the frequencies of the rotated dims."""
-    sections, half = decoder.rope.sections or (), (decoder.rope.dim or decoder.head_dim) // 2
+    sections: tuple[Any, ...] = decoder.rope.sections or ()  # as the file has them
+    half = (decoder.rope.dim or decoder.head_dim) // 2
     lengths = [n for n in sections if isinstance(n, int) and n >= 0]
     need(
         len(sections) == len(lengths) == 3 and sum(lengths) == half,
