@@ -1,14 +1,11 @@
 """SigLIP: a plain ViT with learned positions, no class token and a norm at the end.
 
-Axis letters: B images, P patches of an image, C values of a patch, N heads, H head dim,
-D width, L blocks.
+Axis letters: B images, P patches of an image, C values of a patch, D width.
 
-Reference: transformers ``SiglipVisionModel`` and ``Siglip2VisionModel`` without their pooling
-head. Keys, queries and values are separate parameters, so that heads can be sharded.
+Reference: transformers ``SiglipVisionModel`` without its pooling head.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +14,10 @@ from flax import nnx
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Layout, Rule
 from model_ports.errors import UserError
-from model_ports.nn.attention import full_attention
 from model_ports.nn.linear import Linear
-from model_ports.nn.mlp import MLP, gelu_tanh
+from model_ports.nn.mlp import gelu_tanh
 from model_ports.nn.norms import LayerNorm
-from model_ports.sharding import constrain
+from model_ports.vision.vit import VitBlock, run_blocks, stacked_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,40 +44,6 @@ class SiglipConfig:
         return self.side * self.patch
 
 
-class Attention(nnx.Module):
-    """Full self-attention within an image."""
-
-    def __init__(self, cfg: SiglipConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
-        heads = (cfg.heads, cfg.dim // cfg.heads)
-        self.q = Linear((cfg.dim,), heads, bias=True, rngs=rngs, dtype=dtype)
-        self.k = Linear((cfg.dim,), heads, bias=True, rngs=rngs, dtype=dtype)
-        self.v = Linear((cfg.dim,), heads, bias=True, rngs=rngs, dtype=dtype)
-        self.o = Linear(heads, (cfg.dim,), bias=True, rngs=rngs, dtype=dtype)
-        self.scale = (cfg.dim // cfg.heads) ** -0.5
-
-    def __call__(self, x: jax.Array, valid: jax.Array) -> jax.Array:
-        """x [B, P, D], valid bool [B, P] -> [B, P, D]."""
-        q = constrain(self.q(x), "batch", None, "heads", None)
-        k = constrain(self.k(x), "batch", None, "heads", None)
-        v = constrain(self.v(x), "batch", None, "heads", None)
-        return self.o(full_attention(q, k, v, valid, self.scale))
-
-
-class Block(nnx.Module):
-    """Pre-norm block."""
-
-    def __init__(self, cfg: SiglipConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
-        self.norm1 = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
-        self.attn = Attention(cfg, rngs=rngs, dtype=dtype)
-        self.norm2 = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
-        self.mlp = MLP(cfg.dim, cfg.mlp_dim, cfg.dim, rngs=rngs, dtype=dtype, act=gelu_tanh)
-
-    def __call__(self, x: jax.Array, valid: jax.Array) -> jax.Array:
-        """x [B, P, D], valid bool [B, P] -> [B, P, D]."""
-        x = x + self.attn(self.norm1(x), valid)
-        return constrain(x + self.mlp(self.norm2(x)), "batch", None, None)
-
-
 class Siglip(nnx.Module):
     """Tower from patches to features.
 
@@ -103,12 +65,18 @@ class Siglip(nnx.Module):
         table = (cfg.side**2, cfg.dim)
         self.positions = nnx.Param(0.02 * jax.random.normal(rngs.params(), table, dtype))
 
-        @nnx.split_rngs(splits=cfg.layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stack(rngs: nnx.Rngs) -> Block:
-            return Block(cfg, rngs=rngs, dtype=dtype)
+        def block(rngs: nnx.Rngs) -> VitBlock:
+            return VitBlock(
+                cfg.dim,
+                cfg.heads,
+                cfg.mlp_dim,
+                eps=cfg.norm_eps,
+                act=gelu_tanh,
+                rngs=rngs,
+                dtype=dtype,
+            )
 
-        self.blocks = stack(rngs)
+        self.blocks = stacked_blocks(block, cfg.layers, rngs)
         self.norm = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype) if final_norm else None
 
     def __call__(
@@ -116,6 +84,8 @@ class Siglip(nnx.Module):
         patches: jax.Array,
         positions: jax.Array | None = None,
         valid: jax.Array | None = None,
+        *,
+        blocks: int | None = None,
     ) -> jax.Array:
         """Features of every patch, [B, P, D].
 
@@ -123,19 +93,14 @@ class Siglip(nnx.Module):
             patches: [B, P, C], row-major, values in the order of the patch kernel's inputs.
             positions: position embeddings [B or 1, P, D]; None takes the table as it is.
             valid: bool [B, P], False on padding; None where there is none.
+            blocks: only the first so many blocks and no final norm (transformers'
+                ``hidden_states[blocks]``); None for all.
         """
         table = self.positions[...]
         x = self.patch(patches.astype(table.dtype))
         x = x + (table[None] if positions is None else positions.astype(table.dtype))
-        valid = jnp.ones(x.shape[:2], bool) if valid is None else valid
-        graphdef, stacked = nnx.split(self.blocks)
-
-        def block(x: jax.Array, params: Any) -> tuple[jax.Array, None]:
-            with jax.named_scope("vision_layer"):
-                return nnx.merge(graphdef, params)(x, valid), None
-
-        x, _ = jax.lax.scan(block, x, stacked)
-        return x if self.norm is None else self.norm(x)
+        x = run_blocks(self.blocks, x, count=blocks, valid=valid)
+        return x if self.norm is None or blocks is not None else self.norm(x)
 
 
 def cut_patches(images: jax.Array, patch: int) -> jax.Array:
