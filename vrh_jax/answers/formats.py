@@ -34,6 +34,9 @@ _FAMILIES: dict[str, BoxFormat] = {
     # relatives whose answers circulate in the same forms
     "rexomni": BoxFormat("norm999", "<|box_start|><{x0}><{y0}><{x1}><{y1}><|box_end|>"),
     "visualrft": THOUSAND,
+    "vlmr1": QWEN2_5,
+    "univg": THOUSAND,
+    "seed": THOUSAND,
     "internlm": THOUSAND,
     "cogvlm": THOUSAND,
     "cogagent": THOUSAND,

@@ -205,7 +205,9 @@ def task_prompt(
             f"add models.{model.name}.templates.{kind} to the study, with {{text}} in it"
         )
     entry = prompt_table().models.get(entry_name(model, family))
-    before = entry.before if entry and own is None and kind != "grounding" else ""
+    # A grounding prompt is a command of its own, and a needle's text a whole context.
+    plain = own is not None or kind in ("grounding", "needle")
+    before = "" if plain or entry is None else entry.before
     lengths = max_new or {}
     limit = next((lengths[name] for name in names if name in lengths), 0)
     first = entry.image_first if entry else True

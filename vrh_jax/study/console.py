@@ -38,6 +38,11 @@ def show_plan(plan: dict[str, Any], *, as_json: bool) -> None:
         for e in plan["evaluation"]
     ]
     print(table(columns, rows))
+    print("\nprompts")
+    for name, prompt in plan["prompts"].items():
+        order = "image first" if prompt["image_first"] else "text first"
+        said = prompt["template"].replace("{text}", prompt["expression"])
+        print(f"  {name} ({order}, {prompt['max_new']} tokens): {said!r}")
     for first, second, backbone in plan["transfer"]:
         print(f"\ntransfer: {first} <-> {second} ({backbone} backbone)")
     print(f"\n{plan['answers']} answers in all")

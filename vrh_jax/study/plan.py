@@ -35,6 +35,19 @@ class Plan:
         """Samples of a benchmark with a model's prompts."""
         return [Task(s, self.prompts[model, benchmark, s.kind]) for s in samples]
 
+    def wordings(self) -> dict[str, Any]:
+        """The prompts as plain values, for study.json and the summary."""
+        return {
+            " ".join(key): {
+                "template": prompt.template,
+                "expression": prompt.expression,
+                "image_first": prompt.image_first,
+                "max_new": prompt.max_new,
+                "source": prompt.source,
+            }
+            for key, prompt in self.prompts.items()
+        }
+
     def benchmark_of(self, sample: Sample) -> str:
         """The benchmark of one of this plan's samples."""
         found = (n for n, group in self.evaluation.items() if any(s is sample for s in group))
@@ -89,6 +102,7 @@ class Plan:
                 for (model, benchmark), count in answers.items()
             ],
             "answers": sum(answers.values()) + len(config.models) * len(self.detection),
+            "prompts": self.wordings(),
             "transfer": [[*pair.models, pair.backbone] for pair in config.transfer.pairs],
         }
 

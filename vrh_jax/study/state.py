@@ -20,12 +20,28 @@ class State:
         hash: of the settings.
         fingerprints: of the loaded models.
         wall_s: seconds that earlier, interrupted runs worked.
+        prompts: "MODEL BENCHMARK KIND" -> wording, order and length of the prompt.
     """
 
     settings: dict[str, Any]
     hash: str
     fingerprints: dict[str, str]
     wall_s: float = 0.0
+    prompts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def settle_prompts(self, prompts: dict[str, Any], out: Path) -> None:
+        """Keep the prompts, or refuse those of another version of prompts.yaml.
+
+        Raises:
+            UserError: a prompt is not the one that this study began with.
+        """
+        changed = differences(self.prompts, prompts) if self.prompts else []
+        if changed:
+            raise UserError(
+                f"{out}: the prompts have changed since this study began ({'; '.join(changed)}). "
+                "Use another --out, or word them in the study (models.NAME.templates)"
+            )
+        self.prompts = prompts
 
     def save(self, layout: Layout) -> None:
         """Write study.json."""

@@ -99,6 +99,7 @@ def write_results(
         "versions": versions(),
         "settings": {"hash": state.hash, **state.settings},
         "fingerprints": state.fingerprints,
+        "prompts": state.prompts,
         "wall_s": round(state.wall_s, 1),
     }
     write_json(layout.summary, summary)

@@ -111,6 +111,16 @@ def test_decimals_and_missing_options():
     assert said.startswith("Which? Options: A: x B; y\nAnswer with")
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_generated_tasks_and_own_files_have_prompts(name):
+    model = ModelSettings(name=name, source=name)
+    for task in ("organism", "jsonl", "multiple_choice", "needle"):
+        for kind in ("grounding", "text", "count", "number", "choice", "needle"):
+            prompt = task_prompt(model, "", kind, task=task)
+            assert "the cat" in prompt.render(sample(kind, choices=("a", "b")))
+    assert task_prompt(model, "", "needle").template == "{text}"
+
+
 def test_models_that_think_get_room():
     for model, least in (("glm-4.6v-flash", 8192), ("phi-4-reasoning-vision-15b", 4096)):
         for by_kind in (prompt_grid()[model, task] for task in (*GROUNDING, *QUESTIONS)):
