@@ -98,8 +98,14 @@ def brightness(image, tiling):
     return pixels.reshape(-1, n, side, n, side).mean((2, 4)).ravel()
 
 
-@pytest.mark.parametrize("size", [(640, 480), (300, 900), (200, 210), (1100, 260), (448, 449)])
-@pytest.mark.parametrize("seed", range(4))
+PAINTED = [
+    (640, 480), (300, 900), (200, 210), (1100, 260), (448, 449), (480, 640), (333, 500), (500, 333),
+    (97, 801), (1000, 120), (256, 384), (601, 600), (1300, 1250),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", PAINTED)
+@pytest.mark.parametrize("seed", range(3))
 def test_cells_verified_by_painting(size, seed):
     """A white box on black brightens every token's block by the share that the box covers."""
     rng = np.random.default_rng(seed)
