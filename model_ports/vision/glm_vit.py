@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.convert.rules import Rule
+from model_ports.convert.rules import Layout, Rule
 from model_ports.nn.interpolate import cubic_taps, sample_table
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import GatedMLP, gelu
@@ -159,17 +159,18 @@ def glm_vit_rules(prefix: str, cfg: GlmVitConfig) -> list[Rule]:
     block, ours = f"{prefix}blocks.{{l}}.", "vision/blocks/"
     kernel = (cfg.dim, 3, cfg.temporal, cfg.patch, cfg.patch)
     join = (cfg.out_dim, cfg.dim, cfg.merge, cfg.merge)
+    weights: tuple[tuple[str, str, Layout, tuple[int, ...] | None], ...] = (
+        ("patch_embed.proj", "patch_embed/kernel", "linear", kernel),
+        ("embeddings.position_embedding", "positions", "vector", None),
+        ("post_conv_layernorm", "embed_norm/scale", "vector", None),
+        ("post_layernorm", "final_norm/scale", "vector", None),
+        ("downsample", "downsample/kernel", "linear", join),
+        ("merger.proj", "merger/proj/kernel", "linear", None),
+        ("merger.post_projection_norm", "merger/norm/scale", "vector", None),
+    )
     rules = [
         Rule(f"{prefix}{key}.weight", f"vision/{param}", layout, shape=shape)
-        for key, param, layout, shape in (
-            ("patch_embed.proj", "patch_embed/kernel", "linear", kernel),
-            ("embeddings.position_embedding", "positions", "vector", None),
-            ("post_conv_layernorm", "embed_norm/scale", "vector", None),
-            ("post_layernorm", "final_norm/scale", "vector", None),
-            ("downsample", "downsample/kernel", "linear", join),
-            ("merger.proj", "merger/proj/kernel", "linear", None),
-            ("merger.post_projection_norm", "merger/norm/scale", "vector", None),
-        )
+        for key, param, layout, shape in weights
     ]
     rules += [
         Rule(f"{prefix}{key}.bias", f"vision/{param}/bias", "vector")
