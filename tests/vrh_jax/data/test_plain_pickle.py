@@ -42,8 +42,9 @@ def test_what_python_3_wrote_comes_back(file, value, protocol):
 
 def test_containers_and_latin_1(file):
     value = {"t": (1, {2, 3}), "f": frozenset({4})}
-    file.write_bytes(pickle.dumps(value, 4))
-    assert load_plain_pickle(file) == value
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        file.write_bytes(pickle.dumps(value, protocol))
+        assert load_plain_pickle(file) == value
     file.write_bytes(py2_pickle([b"caf\xe9", "café".encode()]))
     assert load_plain_pickle(file) == ["café", "café"]
 
@@ -78,6 +79,9 @@ def test_old_style_instances_and_persistent_ids_are_refused(file):
     file.write_bytes(b"(i__main__\nEvil\n.")
     with pytest.raises(UserError, match=r"__main__\.Evil"):
         load_plain_pickle(file)
+    file.write_bytes(b"\x82\x01.")
+    with pytest.raises(UserError, match="asks for the extension 1"):
+        load_plain_pickle(file)
     file.write_bytes(b"Psomewhere\n.")
     with pytest.raises(UserError, match="persistent object 'somewhere'"):
         load_plain_pickle(file)
@@ -95,6 +99,11 @@ def test_shared_and_circular_containers(file):
     file.write_bytes(pickle.dumps(value))
     with pytest.raises(UserError, match="holds itself"):
         load_plain_pickle(file)
+
+
+def test_a_few_bytes_do_not_fill_the_memory(file):
+    file.write_bytes(b"]r\xff\xff\xff\x7f.")  # 34 GB in the implementation in C
+    assert load_plain_pickle(file) == []
 
 
 @given(data=st.binary(max_size=60))

@@ -6,9 +6,8 @@ import pytest
 from PIL import Image
 
 from model_ports.errors import UserError
-from vrh_jax.config import ModelSettings, StudyConfig, parse_settings
+from vrh_jax.config import StudyConfig, parse_settings
 from vrh_jax.data.jsonl import JsonlOptions, load
-from vrh_jax.data.sample import Sample
 from vrh_jax.data.split import study_samples
 
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from model_ports.errors import UserError
 from vrh_jax.data.benchmarks.files import read_bytes
 
+_SETS: dict[str, type] = {"set": set, "frozenset": frozenset}
 # Marks a container whose members are being decoded.
 _OPEN: Any = object()
 
@@ -19,11 +20,21 @@ class _RefusedError(Exception):
     """A pickle that asks for something other than plain data."""
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Refuses every class, function, extension and persistent id."""
+class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001 - see below
+    """Refuses every class but sets, every function, extension and persistent id.
 
-    def find_class(self, module: str, name: str) -> NoReturn:
+    Based on the implementation in Python: that in C takes a number from the file as the length
+    of a table, so that a few bytes can fill the memory.
+    """
+
+    def find_class(self, module: str, name: str) -> type:
+        # Before protocol 4 there was no code for sets.
+        if module in ("builtins", "__builtin__") and name in _SETS:
+            return _SETS[name]
         raise _RefusedError(f"{module}.{name}")
+
+    def get_extension(self, code: int) -> NoReturn:
+        raise _RefusedError(f"the extension {code}")
 
     def persistent_load(self, pid: Any) -> NoReturn:
         raise _RefusedError(f"the persistent object {pid!r}")
