@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from support import glm4v, llava, qwen25
+from support import glm4v, llava, qwen3, qwen25
 from support.internvl import make_tiny
 from transformers import AutoModelForImageTextToText
 
@@ -23,12 +23,14 @@ LAYOUTS = {
     "intern": ("hf_old", "hf_new"),
     "llava": ("saved", "in_memory"),
     "glm": ("published",),
+    "qwen3": ("published",),
 }
 WRITERS = {
     "qwen": qwen25.write_checkpoint,
     "intern": make_tiny,
     "llava": llava.write_checkpoint,
     "glm": glm4v.write_checkpoint,
+    "qwen3": qwen3.write_checkpoint,
 }
 
 
