@@ -37,9 +37,17 @@ class BoxFormat:
     frame: Frame = "image"
 
     def scale(self, image_size: tuple[int, int], resized: tuple[int, int]) -> tuple[float, float]:
-        """Stored-image pixels per unit in x and y; sizes are (width, height)."""
+        """Stored-image pixels per unit in x and y; sizes are (width, height).
+
+        Raises:
+            ValueError: units of resized pixels, but no resized frame.
+        """
         width, height = image_size
         if self.units == "resized_pixels":
+            if min(resized) <= 0:
+                raise ValueError(
+                    f"boxes in pixels of the model's input need its size, not {resized}"
+                )
             return width / resized[0], height / resized[1]
         if self.frame == "padded_square":
             width = height = max(image_size)

@@ -7,7 +7,7 @@ import re
 _THINK = re.compile(r"(<think(?:ing)?>|</think(?:ing)?>|◁/?think▷)", re.IGNORECASE)
 # Where the answer begins in a decoded conversation, one form per chat template.
 _ROLE = re.compile(
-    r"(?:^|\n)[ \t]*assistant[ \t]*:?[ \t]*\n"
+    r"(?:^|\n)[ \t]*assistant[ \t]*(?::|\n)"
     r"|<\|im_start\|>\s*+assistant(?:<\|im_sep\|>|\s)"
     r"|<\|start_header_id\|>\s*+assistant\s*+<\|end_header_id\|>"
     r"|<\|assistant\|>[ \t]*:*"

@@ -186,6 +186,8 @@ FORMS = [
     "assistant: [10, 20, 110, 120]",
     "<|im_start|>assistant\n[10, 20, 110, 120]<|im_end|>",
     "USER: where? [1,2,3,4] ASSISTANT: [10, 20, 110, 120]</s>",
+    "User: [1,2,3,4]?\n\nAssistant: [10, 20, 110, 120]",
+    "<|user|>[1,2,3,4]<|assistant|>[10, 20, 110, 120]",
     "[10, 20, 110, 120]<|eot_id|>",
     "[ymin, xmin] no. [10, 20, 110, 120]",
     "The format is [x1, y1, x2, y2]: [10, 20, 110, 120]",
@@ -420,6 +422,11 @@ def test_boxes_outside_the_frame_are_clipped():
     assert box == pytest.approx((19 * 368 / 364, 300 * 434 / 448, 154 * 368 / 364, 434))
     box, _ = read_box("[[0, 460, 891, 9999]]", THOUSAND, (1000, 500), (0, 0))
     assert box == (0, 230, 891, 500)
+
+
+def test_pixels_of_the_input_need_its_size():
+    with pytest.raises(ValueError, match=r"need its size, not \(0, 0\)"):
+        read_box("[1, 2, 3, 4]", QWEN, (640, 480), (0, 0))
 
 
 def test_iou():

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from model_ports.errors import UserError
+from model_ports.registry import ports
 from vrh_jax.config import ModelSettings
 from vrh_jax.data import prompts
 from vrh_jax.data.prompts import (
@@ -55,6 +56,13 @@ def test_every_model_has_a_prompt_for_every_benchmark():
             assert "{text}" not in said
             assert "{choices}" not in said
             assert prompt.image_first
+
+
+@pytest.mark.parametrize("port", ports(), ids=lambda port: port.family)
+def test_every_port_has_its_entry(port):
+    entry = prompt_table().models[port.family]
+    assert entry.text_only == (port.box is None)
+    assert port.box is None or set(port.names) == set(entry.names)
 
 
 def test_the_table_has_a_source_everywhere():
