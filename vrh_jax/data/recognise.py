@@ -12,6 +12,8 @@ from vrh_jax.data.benchmarks.plain_pickle import load_plain_pickle
 from vrh_jax.data.benchmarks.tfds_refcoco import CONFIGS, is_prepared
 from vrh_jax.data.recognise_questions import recognise_questions
 
+# DATA/tfds/ref_coco/CONFIG/VERSION, and one more.
+_DEEPEST = 5
 _SPLIT = re.compile(r"_(train|val|testA|testB|test)(?=[._]|$)")
 _SHARD = re.compile(r"(.+?)(?:-\d{5}-of-\d{5})?\.parquet")
 
@@ -30,20 +32,30 @@ class Found:
 
 
 def recognise(path: Path) -> list[Found]:
-    """Everything recognised in a file or directly in a folder, in order of names.
+    """Everything recognised in a file or a folder, in order of names.
+
+    Subfolders are looked into where a folder itself holds nothing that is recognised.
 
     Raises:
         UserError: nothing was.
     """
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
-    found = _folder(path) if path.is_dir() else _file(path)
-    found += [Found(task, options) for task, options in recognise_questions(path)]
+    found = _descend(path, _DEEPEST)
     if not found:
         raise UserError(
             f"{path}: no benchmark is recognised here; name it with --task (see `vrh data list`) "
             "and its options with -o KEY=VALUE"
         )
+    return found
+
+
+def _descend(path: Path, depth: int) -> list[Found]:
+    found = _folder(path) if path.is_dir() else _file(path)
+    found += [Found(task, options) for task, options in recognise_questions(path)]
+    if not found and path.is_dir() and depth:
+        for below in sorted(p for p in path.iterdir() if p.is_dir()):
+            found += _descend(below, depth - 1)
     return found
 
 
@@ -53,8 +65,6 @@ def _folder(path: Path) -> list[Found]:
     found = []
     for file in sorted(p for p in path.iterdir() if p.is_file()):
         found += _file(file)
-    for below in sorted(p.parent for p in path.glob("**/dataset_info.json")):
-        found += _tfds(below) if is_prepared(below) else []
     for folder in (path, path / "data"):
         found += _parquet(folder, path)
     for file in sorted(path.glob("*/question.json")):
@@ -84,7 +94,7 @@ def _rows(path: Path) -> list[Found]:
     except UserError:
         return []
     keys = set(rows[0]) if rows else set()
-    if {"text"} <= keys and ".jsonl" in path.suffixes:
+    if {"image", "text"} <= keys and ".jsonl" in path.suffixes:
         return [Found("jsonl", {"path": path})]
     if {"img_id", "sents"} <= keys or {"image", "sent"} <= keys or {"image", "solution"} <= keys:
         split = _SPLIT.search(path.name)

@@ -182,3 +182,8 @@ def test_files_are_recognised(real):
     }  # fmt: skip
     tiny = {(f.task, f.split) for f in recognise(real / "tfds_ref_coco_tiny")}
     assert tiny == {("refcoco", s) for s in ("train", "val", "testA", "testB")}
+    everything = recognise(real)
+    assert {f.task for f in everything} == {
+        "refcoco", "refcocoplus", "refcocog", "toloka", "mathvista", "countbench",
+    }  # fmt: skip
+    assert len(everything) == 8 + 2 + 4 + 2
