@@ -66,10 +66,13 @@ def test_cached_decoding_equals_full_forward(pair, samples, answers, side):
 
 @SIDES
 def test_forced_answers_are_causal_after_the_prefix(pair, samples, answers, side):
-    """All rows of prompt and answer; and every one of the special rules matters to them."""
     long = [(p.extend(a), i) for (p, i), a in zip(samples, answers, strict=True)]
     check_logits(pair, long, side)
-    prompt, _ = long[0]
+
+
+def test_every_rule_of_the_mask_and_the_logits_matters(pair, samples, answers):
+    """On this checkpoint a mistake in any of them shows, so the parity above tests them."""
+    prompt = samples[0][0].extend(answers[0])
     batch = collate([prompt], multiple=1)
     logits, _ = forward(pair.graphdef, pair.params, batch)
     start = prompt.prefix
