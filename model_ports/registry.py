@@ -14,8 +14,10 @@ _MODULES = (
     "model_ports.vlms.qwen3_vl",
     "model_ports.vlms.internvl",
     "model_ports.vlms.llava_next",
+    "model_ports.vlms.magma",
     "model_ports.vlms.glm4v",
     "model_ports.vlms.paligemma2",
+    "model_ports.vlms.phi4_rv",
     "model_ports.backbones.llama",
 )
 

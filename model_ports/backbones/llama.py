@@ -31,6 +31,7 @@ from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
 from model_ports.decoder import Decoder
+from model_ports.errors import UserError
 from model_ports.port import Port
 from model_ports.text import TextProcessor
 from model_ports.vlm import VLM
@@ -81,14 +82,33 @@ def read_llama(reader: ConfigReader, *, tied: bool | None = None) -> DecoderConf
     return read_llama_like(reader, qkv_bias=False, tied=tied)
 
 
-def read_nested_llama(outer: ConfigReader, name: str, *, tied: bool) -> DecoderConfig:
-    """DecoderConfig of the config ``name`` inside another; what it leaves out is DEFAULTS."""
+def read_nested_llama(
+    outer: ConfigReader, name: str, *, tied: bool, copied: bool = False
+) -> DecoderConfig:
+    """DecoderConfig of the config ``name`` inside another; what it leaves out is DEFAULTS.
+
+    Args:
+        tied: whether the wrapper ties the output head.
+        copied: the outer config repeats attributes of the inner one. They are read too, and
+            must mean the same; those that ``outer`` has seen already are left alone.
+    """
     given = outer.sub(name)
     reader = ConfigReader({**DEFAULTS, **given.raw}, given.where)
     reader.expect("model_type", "llama")
     reader.expect("tie_word_embeddings", False, tied)
     decoder = read_llama(reader, tied=tied)
     reader.finish()
+    for attribute in sorted((reader.seen & set(outer.raw)) - outer.seen - {"model_type"}):
+        if not copied:
+            break
+        value = outer.raw[attribute]
+        again = ConfigReader({**reader.raw, attribute: value}, outer.where)
+        if read_llama(again, tied=tied) != decoder:
+            raise UserError(
+                f"{outer.where}: {attribute} = {value!r}, but {name} means another value; they "
+                "must agree"
+            )
+        outer.ignore([attribute])
     return decoder
 
 
