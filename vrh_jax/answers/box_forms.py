@@ -83,7 +83,7 @@ _SIZES = tuple(names.split() for names in ("x y w h", "x y width height", "left 
 
 # A list under such a key or tag, or in such a call, is something else than a box.
 _OTHER = re.compile(
-    r"point|poly|quad|segm|mask|contour|colou?r|rgb|stroke|vert(?:ex|ices)|cent(?:er|re)",
+    r"point|poly|quad|segm|mask|contour|colou?r|rgb|stroke|vert(?:ex|ices)|cent(?:er|re)|traject",
     re.IGNORECASE,
 )
 _BOX_KEY = re.compile(r"box|rect|det\Z", re.IGNORECASE)
@@ -91,7 +91,8 @@ _NAME = re.compile(r"([\w-]{1,60})[\"'`* ]{0,4}\Z")
 _TAG = re.compile(r"<\|?([\w-]{1,40})\|?>\Z")
 _OPEN_TAG = re.compile(r"<\|?\w{0,20}(?:point|line|poly)\w{0,20}\s[^<>]{0,200}\Z", re.IGNORECASE)
 _CALL = re.compile(
-    r"\b(?:click|tap|drag|swipe|scroll|(?:key)?points?|move\w{0,9}|pixels?|cent(?:er|re)s?|vertices)"
+    r"\b(?:click|tap|drag|swipe|scroll|(?:key)?points?|move\w{0,9}|pixels?|cent(?:er|re)s?|vertices|"
+    r"lines?|segments?|traject\w{0,9})"
     r"(?:\s+(?:at|are|is))?[\s(:]*\Z",
     re.IGNORECASE,
 )
@@ -194,6 +195,12 @@ def _last_four(match: re.Match[str], _before: str, _after: str) -> Iterator[list
     yield _numbers(match[0])[-4:]  # a key such as "bbox_2d" has a digit
 
 
+def _keyed(match: re.Match[str], before: str, _after: str) -> Iterator[list[float]]:
+    word = before[-30:].rstrip().rpartition(" ")[2]  # "polygon coordinates: ..."
+    if not _OTHER.search(word):
+        yield _numbers(match[0])[-4:]
+
+
 def _nested(match: re.Match[str], before: str, _after: str) -> Iterator[list[float]]:
     if _under_box(before):  # else they are two points
         yield _numbers(match[0])
@@ -254,7 +261,7 @@ _READERS: dict[str, Callable[[re.Match[str], str, str], Iterator[list[float]]]] 
     "pairs": _pairs,
     "tokens": _tokens,
     "quoted": _last_four,
-    "keyed": _last_four,
+    "keyed": _keyed,
     "tagged": _last_four,
     "named": _named,
 }

@@ -39,8 +39,17 @@ def read_choice(text: object, choices: Sequence[str] = ()) -> int | None:
     answer = plain(text).strip()
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(choices) or 8]
     keyed = KEY.findall(answer)
-    if keyed:
-        return _whole(keyed[-1], letters, choices)
+    # The value of a key is read like a short answer of its own.
+    parts = [*keyed[-1:], answer]
+    return next(
+        (i for i in (_read(part, letters, choices) for part in parts) if i is not None), None
+    )
+
+
+def _read(answer: str, letters: str, choices: Sequence[str]) -> int | None:
+    whole = _whole(answer, letters, choices)
+    if whole is not None:
+        return whole
     answer = _without_rejected(answer, letters)
     for read in (_declared, _whole, _opening, _confirmed, _only_letter):
         index = read(answer, letters, choices)

@@ -11,7 +11,9 @@ SPECIAL = re.compile(
     r"```(?:\w+(?=\n))?|<[|｜][^<>|｜]{0,80}[|｜]>|</?s>|<eos>|<end_of_turn>|<pad>"
 )
 BOXED = re.compile(r"\\boxed\s*+\{((?:[^{}]|\{[^{}]{0,500}\}){0,2000}+)\}?")
-KEY = re.compile(r"[\"'](?:final_)?answer[\"']\s*+:\s*+[\"']?([^\"'}\n]+)", re.IGNORECASE)
+KEY = re.compile(
+    r"[\"'](?:final_)?answer[\"']\s*+:\s*+(?:\[\s*+(?=[\"']))?[\"']?([^\"'}\n]+)", re.IGNORECASE
+)
 _LATEX = re.compile(r"\\(?:text|math)(?:bf|rm|it|sf)?\s?\{([^{}]*)\}|\\[,;!]|\\(?=[()\[\]$%#&])|\$")
 _CUE = re.compile(
     r"(?:\b(?:final|correct|right|best)\s)?\banswer\b\**(?:\sis\b)?[ \t]*+[:=]?[\s*]*+",

@@ -202,6 +202,8 @@ def test_forms(text):
 
 
 NONE = [
+    "Polygon coordinates: 10, 20, 110, 120",
+    "The line (10, 20), (110, 120)",
     "Top left: 10, 20, and no more",
     "Top left: x=10, y=20",
     "nan",
