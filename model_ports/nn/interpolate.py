@@ -1,7 +1,8 @@
 """Position tables of vision towers, resampled to an image's grid of patches.
 
 Every axis gives a few taps (rows or columns of the table, with weights); a position is the sum
-over the products of its row taps and column taps.
+over the products of its row taps and column taps. With antialiasing a position may need the
+whole table: then every axis gives weights of all its entries.
 
 Axis letters: R, C rows and columns of the table, D width, K taps.
 """
@@ -67,4 +68,35 @@ def sample_table(table: jax.Array, rows: Taps, columns: Taps) -> jax.Array:
             weight = rows.weight[..., i] * columns.weight[..., j]
             value = table[rows.entry[..., i], columns.entry[..., j]]
             total += weight[..., None] * value.astype(jnp.float32)
+    return total.astype(table.dtype)
+
+
+def antialias_weights(index: jax.Array, count: jax.Array, size: int) -> jax.Array:
+    """Weights of all entries of an axis in linear resizing with antialiasing.
+
+    The triangle is as wide as the distance of neighbours, in entries of the table, where the
+    result has fewer of them than the table, and two entries wide where it has more.
+    Reference: torch ``interpolate(mode="bilinear", align_corners=False, antialias=True)``.
+
+    Args:
+        index: int32 [...], entry of the result.
+        count: int32 [...], entries of the result; at least 1.
+        size: entries of the table.
+
+    Returns:
+        float32 [..., size], summing to 1.
+    """
+    scale = size / count.astype(jnp.float32)
+    centre = (index.astype(jnp.float32) + 0.5) * scale - 0.5
+    away = jnp.abs(jnp.arange(size) - centre[..., None])
+    weight = jnp.maximum(1 - away / jnp.maximum(scale, 1)[..., None], 0)
+    return weight / jnp.sum(weight, axis=-1, keepdims=True)
+
+
+def blend_table(table: jax.Array, rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """table [R, C, D] under weights [..., R] and [..., C] -> [..., D], summed in float32, dtype
+    of the table."""
+    weight = (rows[..., :, None] * columns[..., None, :]).reshape(*rows.shape[:-1], -1)
+    flat = table.reshape(-1, table.shape[-1]).astype(jnp.float32)
+    total = jnp.matmul(weight, flat, precision=jax.lax.Precision.HIGHEST)
     return total.astype(table.dtype)

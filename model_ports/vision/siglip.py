@@ -159,15 +159,18 @@ def pair(key: str, param: str, layout: Layout) -> list[Rule]:
     return [Rule(f"{key}.weight", weight, layout), Rule(f"{key}.bias", f"{param}/bias", "vector")]
 
 
-def siglip_rules(prefix: str, cfg: SiglipConfig, *, final_norm: bool = True) -> list[Rule]:
-    """Key table of the tower, transformers' names with a convolution as patch embedding.
+def siglip_rules(
+    prefix: str, cfg: SiglipConfig, *, final_norm: bool = True, conv: bool = True
+) -> list[Rule]:
+    """Key table of the tower, transformers' names.
 
     Args:
         prefix: of ``embeddings`` and ``encoder``, e.g. ``vision_tower.vision_model.``.
-        final_norm: whether the model uses the norm after the last block.
+        final_norm: whether the file has the norm after the last block.
+        conv: the patch embedding is a convolution (SigLIP), not a matrix (SigLIP 2).
     """
     stem, block = f"{prefix}embeddings.", f"{prefix}encoder.layers.{{l}}."
-    kernel = (cfg.dim, 3, cfg.patch, cfg.patch)
+    kernel = (cfg.dim, 3, cfg.patch, cfg.patch) if conv else None
     rules = [
         Rule(f"{stem}patch_embedding.weight", "vision/patch/kernel", "linear", shape=kernel),
         Rule(f"{stem}patch_embedding.bias", "vision/patch/bias", "vector"),

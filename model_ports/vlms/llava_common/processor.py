@@ -1,6 +1,6 @@
 """Prompts of models that read crops in place of ``<image>`` in a Llama-3 chat.
 
-Axis letters: T sequence, V visual tokens with separators.
+Axis letters: I crops, S side of a crop in pixels, T sequence, V visual tokens with separators.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from model_ports.errors import UserError
-from model_ports.images.crops import SEPARATOR, Crops
+from model_ports.images.crops import SEPARATOR, Crops, Layout
 from model_ports.images.decode import to_rgb
 from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
@@ -61,22 +61,36 @@ class CropProcessor(TextProcessor):
         layouts = [self.crops.layout(image.size) for image in rgb]
         tokens, visual = self._tokenize(rendered, [len(layout.index) for layout in layouts])
         slots = np.flatnonzero(visual)
-        cut = [self.crops.cut(image) for image in rgb]
-        grids, indices, place, before = [], [], 0, 0
-        for number, (layout, crops) in enumerate(zip(layouts, cut, strict=True)):
+        grids, place = [], 0
+        for number, layout in enumerate(layouts):
             grids.append(layout.grid(slots[place : place + len(layout.index)], number))
-            moved = layout.index + before * self.crops.tokens**2
-            indices.append(np.where(layout.index == SEPARATOR, SEPARATOR, moved))
-            place, before = place + len(layout.index), before + len(crops)
-        arrays = {"crops": np.concatenate(cut), "index": np.concatenate(indices)} if rgb else {}
+            place += len(layout.index)
         return Prompt(
             text=rendered,
             tokens=tokens,
             positions=np.arange(len(tokens), dtype=np.int32)[None],
             visual_index=np.where(visual, np.cumsum(visual) - 1, -1).astype(np.int32),
             grid=TokenGrid.concatenate(grids),
-            images=arrays,
+            images=self.pack(rgb, layouts) if rgb else {},
         )
+
+    def pack(
+        self, images: Sequence[Image.Image], layouts: Sequence[Layout]
+    ) -> dict[str, np.ndarray]:
+        """The model's image arrays for one prompt: ``crops`` [I, 3, S, S] of all images, and
+        ``index`` int32 [V], their tokens in the order of the prompt, or SEPARATOR.
+
+        Args:
+            images: RGB, at least one.
+            layouts: of each image.
+        """
+        cut = [self.crops.cut(image) for image in images]
+        indices, before = [], 0
+        for layout, crops in zip(layouts, cut, strict=True):
+            moved = layout.index + before * self.crops.tokens**2
+            indices.append(np.where(layout.index == SEPARATOR, SEPARATOR, moved))
+            before += len(crops)
+        return {"crops": np.concatenate(cut), "index": np.concatenate(indices)}
 
     def resized(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """(width, height) of the canvas for a stored (width, height)."""

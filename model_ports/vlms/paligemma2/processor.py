@@ -4,7 +4,6 @@ Axis letters: T sequence, V visual tokens.
 """
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from PIL import Image
 
 from model_ports.errors import UserError
 from model_ports.images.decode import to_rgb
+from model_ports.images.settings import check_settings
 from model_ports.images.square import HALF, Square
 from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
@@ -64,7 +64,7 @@ class PaliGemma2Processor(TextProcessor):
                 "tokenizer files of the same checkpoint as the weights"
             )
         vision = config.vision
-        check_pixels(folder, vision.image_size, vision.side**2)
+        _check_pixels(folder, vision.image_size, vision.side**2)
         eos = read_eos_ids(folder, tokenizer)
         square = Square(side=vision.image_size, tokens=vision.side)
         return cls(tokenizer, eos, config.image_token, square)
@@ -117,39 +117,15 @@ class PaliGemma2Processor(TextProcessor):
         return ids
 
 
-def check_pixels(folder: Path, side: int, tokens: int) -> None:
-    """Refuse image processor settings that this port does not follow.
-
-    Args:
-        folder: may hold preprocessor_config.json (published) or processor_config.json
-            (transformers 5).
-        side: of the square in pixels, from config.json.
-        tokens: visual tokens of an image, likewise.
-    """
-    settings: dict[str, Any] = {}
-    for name in ("preprocessor_config.json", "processor_config.json"):
-        path = folder / name
-        if not settings and path.is_file():
-            found = json.loads(path.read_text())
-            settings = found.get("image_processor", found) or {}
+def _check_pixels(folder: Path, side: int, tokens: int) -> None:
+    """Refuse image processor settings that this port does not follow."""
     wanted: dict[str, Any] = {
         "size": {"height": side, "width": side},
         "image_seq_length": tokens,
         "image_mean": list(HALF),
         "image_std": list(HALF),
-        "resample": 3,
+        "resample": int(Image.Resampling.BICUBIC),
         "rescale_factor": 1 / 255,
         **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
     }
-    kind = str(settings.get("image_processor_type", "SiglipImageProcessor"))
-    if not kind.startswith("SiglipImageProcessor"):
-        raise UserError(
-            f"{folder}: image_processor_type = {kind!r}; expected SiglipImageProcessor, which "
-            "the PaliGemma checkpoints use"
-        )
-    for name, value in wanted.items():
-        if settings.get(name, value) != value:
-            raise UserError(
-                f"{folder}: the image processor has {name} = {settings[name]!r}; this port "
-                f"honours {value!r}"
-            )
+    check_settings(folder, "SiglipImageProcessor", wanted)
