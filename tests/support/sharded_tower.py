@@ -1,12 +1,15 @@
-"""Compare the sharded Qwen2.5 vision tower with the unsharded one, in a process of its own.
+"""Compare a sharded Qwen vision tower with the unsharded one, in a process of its own.
 
-The number of host devices is fixed when jax starts, so a test starts this file as a program,
-``sharded_tower.py DATA TENSOR``, with XLA_FLAGS set. Prints the largest difference relative to
-the scale, and the shape of one device's query kernel.
+The number of host devices is fixed when jax starts, so ``sharded`` starts this file as a program
+with XLA_FLAGS set.
 """
 
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,16 +17,39 @@ from flax import nnx
 
 from model_ports.images.window_patches import window_patches
 from model_ports.sharding import make_mesh, param_shardings
+from model_ports.vision.qwen3_vit import Qwen3Vit, Qwen3VitConfig
 from model_ports.vision.qwen_vit import QwenVit, QwenVitConfig
 
-CFG = QwenVitConfig(
-    depth=3, dim=64, heads=4, mlp_dim=40, out_dim=24, patch=14, temporal=2, merge=2, window=56,
-    full_blocks=(1,), rope_theta=1e4,
-)  # fmt: skip
+SHARED: dict[str, Any] = dict(
+    depth=3, dim=64, heads=4, mlp_dim=40, out_dim=24, patch=14, temporal=2, merge=2, rope_theta=1e4
+)
+# Class, config, and visual tokens along one side of a window.
+TOWERS: dict[str, tuple[Any, Any, int]] = {
+    "qwen2.5": (QwenVit, QwenVitConfig(window=56, full_blocks=(1,), **SHARED), 2),
+    "qwen3": (Qwen3Vit, Qwen3VitConfig(side=5, deepstack=(0, 2), **SHARED), 1),
+}
+
+
+def sharded(tower: str, data: int, tensor: int) -> dict[str, Any]:
+    """Largest difference relative to the scale (``error``), and the shape of one device's query
+    kernel (``shard``), on a mesh of data x tensor host devices."""
+    flags = f"--xla_force_host_platform_device_count={data * tensor}"
+    root = Path(__file__).parents[2]
+    out = subprocess.run(
+        [sys.executable, __file__, tower, str(data), str(tensor)],
+        env={**os.environ, "PYTHONPATH": str(root), "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert out.returncode == 0, out.stderr
+    result: dict[str, Any] = json.loads(out.stdout.splitlines()[-1])
+    return result
 
 
 def main() -> None:
-    graphdef, state = nnx.split(QwenVit(CFG, rngs=nnx.Rngs(0)))
+    make, cfg, side = TOWERS[sys.argv[1]]
+    graphdef, state = nnx.split(make(cfg, rngs=nnx.Rngs(0)))
     rng = np.random.default_rng(0)
     params = jax.tree.map(
         lambda p: np.asarray(p + rng.normal(0, 0.1, p.shape), np.float32), nnx.to_pure_dict(state)
@@ -34,7 +60,7 @@ def main() -> None:
             patch=14,
             temporal=2,
             merge=2,
-            side=CFG.window_side,
+            side=side,
         )
         for rows, columns in [(3, 5), (4, 3), (5, 4), (3, 4)]
     ]
@@ -44,21 +70,23 @@ def main() -> None:
         for column in zip(*((p.patches, p.valid, p.hw) for p in parts), strict=True)
     ]
     forward = jax.jit(lambda params, *arrays: nnx.merge(graphdef, params)(*arrays))
-    expected = np.asarray(forward(params, *arrays))
-    mesh = make_mesh(int(sys.argv[1]), int(sys.argv[2]))
+    expected = jax.tree.map(np.asarray, forward(params, *arrays))
+    mesh = make_mesh(int(sys.argv[2]), int(sys.argv[3]))
     shardings = param_shardings({"vision": params}, mesh)["vision"]
     placed = jax.device_put(params, shardings)
     with jax.set_mesh(mesh):
-        got = np.asarray(jax.jit(lambda p, *a: nnx.merge(graphdef, p)(*a))(placed, *arrays))
+        got = jax.jit(lambda p, *a: nnx.merge(graphdef, p)(*a))(placed, *arrays)
+    errors = jax.tree.map(lambda a, b: np.abs(a - b).max() / np.abs(b).max(), got, expected)
     kernel = placed["blocks"]["attn"]["q"]["kernel"]
     print(
         json.dumps(
             {
-                "error": float(np.abs(got - expected).max() / np.abs(expected).max()),
+                "error": float(max(jax.tree.leaves(errors))),
                 "shard": list(kernel.sharding.shard_shape(kernel.shape)),
             }
         )
     )
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from flax import nnx
 from support.parity import assert_close, load_params, widen
+from support.sharded_tower import sharded
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
@@ -189,3 +190,10 @@ def test_program_does_not_grow_with_depth():
         return sum(" = " in line for line in str(traced).splitlines())
 
     assert abs(size(27) - size(4)) <= 0.05 * size(4)
+
+
+@pytest.mark.multidevice
+def test_sharded_over_data_and_heads_is_the_same():
+    result = sharded("qwen3", 2, 4)
+    assert result["error"] < 1e-5
+    assert result["shard"] == [3, 64, 1, 16]

@@ -2,11 +2,6 @@
 
 import copy
 import dataclasses
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +11,7 @@ import torch
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 from support.parity import assert_close, load_params, widen
+from support.sharded_tower import sharded
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
     Qwen2_5_VisionTransformerPretrainedModel,
@@ -246,19 +242,6 @@ def test_large_images_never_hold_patches_by_patches(tower):
 
 @pytest.mark.multidevice
 def test_sharded_over_data_and_heads_is_the_same():
-    root = Path(__file__).parents[3]
-    out = subprocess.run(
-        [sys.executable, root / "tests/support/sharded_tower.py", "2", "4"],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(root),
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert out.returncode == 0, out.stderr
-    result = json.loads(out.stdout.splitlines()[-1])
+    result = sharded("qwen2.5", 2, 4)
     assert result["error"] < 1e-5
     assert result["shard"] == [3, 64, 1, 16]
