@@ -1,79 +1,158 @@
 """Detection and evaluation samples that share no image."""
 
+import dataclasses
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from model_ports.errors import UserError
-from vrh_jax.config import EvaluationSettings, StudyConfig
+from vrh_jax.config import StudyConfig
 from vrh_jax.data.images import readable
-from vrh_jax.data.registry import load
+from vrh_jax.data.registry import Split, load
 from vrh_jax.data.sample import Sample
-from vrh_jax.data.source import Key, keys, take
+from vrh_jax.data.source import Key, Source, keys, take
 
 
-def by_image(found: Sequence[Key], seed: int) -> list[int]:
-    """Indices grouped by image, the images in an order that depends on ids and seed only."""
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """The samples of a benchmark that a study may use.
+
+    Attributes:
+        source: all samples.
+        indices: those of the wanted kinds.
+        keys: of these indices.
+        generated: made for this split, on images of its own.
+    """
+
+    source: Source
+    indices: list[int]
+    keys: list[Key]
+    generated: bool
+
+    def without(self, taken: Collection[str]) -> "Pool":
+        """The samples on other images."""
+        kept = [n for n, key in enumerate(self.keys) if key.image_id not in taken]
+        return dataclasses.replace(
+            self, indices=[self.indices[n] for n in kept], keys=[self.keys[n] for n in kept]
+        )
+
+    def take(self, order: Sequence[int]) -> list[Sample]:
+        """Samples by their places in ``keys``."""
+        return take(self.source, [self.indices[n] for n in order])
+
+
+def turns(found: Sequence[Key], seed: int) -> list[tuple[int, int]]:
+    """Per sample (rank of its image, turn among its image's samples), drawn at random.
+
+    The draw depends on ids and seed, not on the order of the samples.
+    """
     images = sorted({key.image_id for key in found})
     ranks = np.random.default_rng(seed).permutation(len(images))
     rank = {image: int(r) for image, r in zip(images, ranks, strict=True)}
-    return sorted(range(len(found)), key=lambda i: (rank[found[i].image_id], found[i].id))
+    by_id = sorted(range(len(found)), key=lambda i: found[i].id)
+    drawn = np.random.default_rng([seed, 1]).permutation(len(found))
+    turn, seen = [0] * len(found), dict.fromkeys(images, 0)
+    for i in (by_id[n] for n in drawn):
+        turn[i] = seen[found[i].image_id]
+        seen[found[i].image_id] += 1
+    return [(rank[key.image_id], turn[i]) for i, key in enumerate(found)]
+
+
+def spread(found: Sequence[Key], seed: int) -> list[int]:
+    """All samples, one of every image first, then a second of those that have one, and so on."""
+    places = turns(found, seed)
+    return sorted(range(len(found)), key=lambda i: places[i][::-1])
+
+
+def on_few_enough_images(
+    found: Sequence[Key], seed: int, count: int, fits: Callable[[Collection[str]], bool]
+) -> list[int]:
+    """``count`` samples on as many images as ``fits`` allows; on as few as possible if it never
+    does."""
+    places = turns(found, seed)
+    order = sorted(range(len(found)), key=lambda i: places[i])
+    most = max(turn for _, turn in places) + 1
+    per_image = 1
+    while True:
+        chosen = [i for i in order if places[i][1] < per_image][:count]
+        enough = len(chosen) == count and fits({found[i].image_id for i in chosen})
+        if enough or per_image >= most:
+            return chosen
+        per_image *= 2
 
 
 def study_samples(config: StudyConfig) -> tuple[list[Sample], dict[str, list[Sample]]]:
     """(detection samples, evaluation samples per benchmark).
 
-    Images of the detection samples appear in no evaluation benchmark.
+    Images of the detection samples appear in no evaluation benchmark. Samples are drawn on as
+    many images as there are, since those of one image tell less; detection takes fewer images,
+    with more samples of each, where evaluation would otherwise lack some.
 
     Raises:
         UserError: a benchmark has too few samples, an unusable box, no region to score, or no
             image that can be read.
     """
     wanted = config.detection
-    settings = config.benchmarks[wanted.benchmark]
-    pool, _ = load(wanted.benchmark, settings, "detection", wanted.samples)
-    found = keys(pool)
-    usable = [i for i, key in enumerate(found) if key.located]
-    if not usable:
+    pool = _pool(config, wanted.benchmark, "detection", wanted.samples)
+    located = [n for n, key in enumerate(pool.keys) if key.located]
+    if not located:
         raise UserError(
             f"detection.benchmark = {wanted.benchmark!r}: no sample has a box or a needle, so "
             "there is no region to score; choose a grounding or needle benchmark"
         )
-    order = [usable[i] for i in by_image([found[i] for i in usable], config.split_seed)]
-    detection = take(pool, order[: wanted.samples])
+    pools = {
+        entry.benchmark: _pool(config, entry.benchmark, "evaluation", entry.samples, entry.kinds)
+        for entry in config.evaluation
+    }
+    needed = {e.benchmark: e.samples for e in config.evaluation}
+
+    def fits(taken: Collection[str]) -> bool:
+        return all(
+            sum(key.image_id not in taken for key in pools[name].keys) >= samples
+            for name, samples in needed.items()
+            if not pools[name].generated
+        )
+
+    candidates = [pool.keys[n] for n in located]
+    order = on_few_enough_images(candidates, config.split_seed, wanted.samples, fits)
+    detection = pool.take([located[n] for n in order])
     _enough(wanted.benchmark, "detection", len(detection), wanted.samples)
     taken = {s.image_id for s in detection}
-    evaluation = {entry.benchmark: _evaluated(config, entry, taken) for entry in config.evaluation}
+    evaluation = {
+        name: _evaluated(config, name, pools[name], samples, taken)
+        for name, samples in needed.items()
+    }
     for name, samples in ((wanted.benchmark, detection), *evaluation.items()):
         check_boxes(name, samples)
         check_images(name, samples)
     return detection, evaluation
 
 
+def _pool(
+    config: StudyConfig, name: str, split: Split, count: int, kinds: Collection[str] = ()
+) -> Pool:
+    source, generated = load(name, config.benchmarks[name], split, count)
+    found = keys(source)
+    indices = [i for i, key in enumerate(found) if not kinds or key.kind in kinds]
+    return Pool(source, indices, [found[i] for i in indices], generated)
+
+
 def _evaluated(
-    config: StudyConfig, entry: EvaluationSettings, taken: Collection[str]
+    config: StudyConfig, name: str, pool: Pool, count: int, taken: Collection[str]
 ) -> list[Sample]:
     """The samples of one evaluation benchmark, on none of the images in ``taken``."""
-    name = entry.benchmark
-    pool, generated = load(name, config.benchmarks[name], "evaluation", entry.samples)
-    found = keys(pool)
-    if generated and any(key.image_id in taken for key in found):
+    free = pool.without(taken)
+    if pool.generated and len(free.keys) < len(pool.keys):
         raise UserError(
             f"benchmark {name!r} generates evaluation images that detection uses; its task must "
             "keep the splits apart"
         )
-    chosen = [
-        i
-        for i, key in enumerate(found)
-        if key.image_id not in taken and (not entry.kinds or key.kind in entry.kinds)
-    ]
-    if not generated:
-        # Another seed per benchmark, so that benchmarks on the same images differ.
-        seed = config.split_seed ^ zlib.crc32(name.encode())
-        chosen = [chosen[i] for i in by_image([found[i] for i in chosen], seed)]
-    _enough(name, "evaluation", len(chosen), entry.samples)
-    return take(pool, chosen[: entry.samples])
+    _enough(name, "evaluation", len(free.keys), count)
+    # Another seed per benchmark, so that benchmarks on the same images differ.
+    seed = config.split_seed ^ zlib.crc32(name.encode())
+    order = list(range(count)) if pool.generated else spread(free.keys, seed)[:count]
+    return free.take(order)
 
 
 def _enough(benchmark: str, split: str, have: int, want: int) -> None:
