@@ -63,10 +63,10 @@ def _folder(path: Path) -> list[Found]:
     if is_prepared(path):
         return _tfds(path)
     found = []
-    for file in sorted(p for p in path.iterdir() if p.is_file()):
+    for file in sorted(p for p in path.iterdir() if p.is_file() and p.suffix != ".parquet"):
         found += _file(file)
     for folder in (path, path / "data"):
-        found += _parquet(folder, path)
+        found += _parquet(sorted(folder.glob("*.parquet")), path)
     for file in sorted(path.glob("*/question.json")):
         found += _file(file)
     return found
@@ -81,6 +81,8 @@ def _file(path: Path) -> list[Found]:
         columns = {"image", "left", "top", "right", "bottom", "question"}
         toloka = columns <= set(head.strip().split(","))
         return [Found("toloka", {"path": path, "split": path.stem})] if toloka else []
+    if path.suffix == ".parquet":
+        return _parquet([path], path)
     if path.name == "question.json":
         return [Found("refspatial", {"path": path, "split": path.parent.name.lower()})]
     if kinds & {".json", ".jsonl"} and "info" not in path.name and path.name != "instances.json":
@@ -99,7 +101,7 @@ def _rows(path: Path) -> list[Found]:
     if {"img_id", "sents"} <= keys or {"image", "sent"} <= keys or {"image", "solution"} <= keys:
         split = _SPLIT.search(path.name)
         options = {"path": path, "split": split[1] if split else "val"}
-        return [Found(_dataset(path.name), options)]
+        return [Found(_dataset(path), options)]
     return []
 
 
@@ -107,7 +109,7 @@ def _official(path: Path) -> list[Found]:
     refs = load_plain_pickle(path)
     splits = {r.get("split") for r in refs if isinstance(r, dict)} if isinstance(refs, list) else ()
     return [
-        Found(_dataset(path.parent.name), {"path": path, "split": str(split)})
+        Found(_dataset(path), {"path": path, "split": str(split)})
         for split in sorted(str(s) for s in splits)
     ]
 
@@ -124,27 +126,34 @@ def _tfds(path: Path) -> list[Found]:
     ]
 
 
-def _parquet(folder: Path, root: Path) -> list[Found]:
+def _parquet(files: list[Path], root: Path) -> list[Found]:
+    """One entry per split of the files; ``root`` is the path that the task is given."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    stems: dict[str, Path] = {}
-    for file in sorted(folder.glob("*.parquet")):
+    found: dict[str, Found] = {}
+    for file in files:
         match = _SHARD.fullmatch(file.name)
-        if match:
-            stems.setdefault(match[1], file)
-    found = []
-    for stem, file in stems.items():
-        columns = set(pq.read_schema(file).names)
+        if match is None or match[1] in found:
+            continue
+        try:
+            columns = set(pq.read_schema(file).names)
+        except (OSError, pa.ArrowException):
+            continue
+        options = {"path": root, "split": match[1]}
         if {"image", "answer", "bbox", "file_name"} <= columns:
-            found.append(Found(_dataset(str(root)), {"path": root, "split": stem}))
+            found[match[1]] = Found(_dataset(file), options)
         elif {"image", "mask", "prompt", "suffix"} <= columns:
-            found.append(Found("refspatial", {"path": root, "split": stem}))
-    return found
+            found[match[1]] = Found("refspatial", options)
+    return list(found.values())
 
 
-def _dataset(name: str) -> str:
-    """RefCOCO, + or g, from the name of a file or folder."""
-    plain = name.lower()
-    if re.search(r"refcoco[-_]?(\+|plus|p(?![a-z]))", plain):
-        return "refcocoplus"
-    return "refcocog" if re.search(r"refcoco[-_]?g", plain) else "refcoco"
+def _dataset(path: Path) -> str:
+    """RefCOCO, + or g, from the name of a file or of the nearest folder that tells."""
+    for part in reversed(path.parts):
+        plain = part.lower()
+        if re.search(r"refcoco[-_]?(\+|plus|p(?![a-z]))", plain):
+            return "refcocoplus"
+        if "refcoco" in plain:
+            return "refcocog" if re.search(r"refcoco[-_]?g", plain) else "refcoco"
+    return "refcoco"

@@ -101,6 +101,19 @@ def test_what_cannot_be_checked_is_named(arguments, message, capsys):
     assert message in err
 
 
+def test_parquet_is_recognised_by_the_nearest_name(tmp_path, capsys):
+    images = tmp_path / "refcocog" / "train2014"
+    files.write_images(images)
+    hub = tmp_path / "refcocog" / "RefCOCO"
+    files.write_parquet(hub / "data", images)
+    (found,) = check(capsys, hub)
+    assert (found["task"], found["split"], found["samples"]) == ("refcoco", "val", 5)
+    assert found["image_files"]["good"] == 2
+    assert check(capsys, tmp_path)[0]["sentences"] == 5  # looked for in subfolders
+    (one,) = check(capsys, hub / "data" / "val-00000-of-00002.parquet")
+    assert (one["task"], one["samples"]) == ("refcoco", 3)
+
+
 def test_unrecognised_files_are_named(tmp_path, capsys):
     (tmp_path / "x.json").write_text("[]")
     status, _, err = run(capsys, "data", "check", tmp_path)
