@@ -37,7 +37,7 @@ SIDES = pytest.mark.parametrize("side", ["left", "right"])
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config, "BACKBONES", {"convnexttiny": TINY})
+        patch.setitem(config.BACKBONES, "convnexttiny", TINY)
         yield MagmaPair.make(tmp_path_factory.mktemp("magma"))
 
 
