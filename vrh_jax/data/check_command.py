@@ -1,5 +1,6 @@
 """`vrh data check`: which benchmarks to check, and how the findings read."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,49 +10,61 @@ import yaml
 from model_ports.errors import UserError
 from vrh_jax.config import BenchmarkSettings, load_config
 from vrh_jax.data.check import UNITS, check
-from vrh_jax.data.recognise import Found, recognise
+from vrh_jax.data.recognise import recognise
 from vrh_jax.data.registry import load
 
 # Tasks that generate this many samples are checked on as many.
-_GENERATED = 200
+GENERATED = 200
 
 
-def check_files(
-    path: Path | None,
-    task: str | None,
-    images: Path | None,
-    options: Sequence[str],
-    *,
-    decode: bool,
-) -> list[dict[str, Any]]:
-    """The findings on each benchmark of a study, of a folder, or of one task.
-
-    Args:
-        path: annotations, or a study's YAML file.
-        task: name of a task; None recognises it.
-        images: option ``images`` of the tasks.
-        options: further options, KEY=VALUE.
+def check_files(asked: "Asked", *, decode: bool) -> list[dict[str, Any]]:
+    """The findings on each benchmark that is asked for.
 
     Raises:
         UserError: nothing to check, or files that cannot be read.
     """
-    if path is None and task is None:
-        raise UserError("give the path of a benchmark's files, or a task with --task")
-    given = dict(_option(text) for text in options)
-    if images is not None:
-        given["images"] = images
-    if path is not None and path.suffix in (".yaml", ".yml") and task is None:
-        settings = load_config(path).benchmarks
+    return [_check(name, settings, decode=decode) for name, settings in asked.benchmarks()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """Benchmarks named on a command line.
+
+    Attributes:
+        path: annotations, or a study's YAML file.
+        task: name of a task; None recognises it.
+        images: option ``images`` of the tasks.
+        options: further options, KEY=VALUE.
+    """
+
+    path: Path | None
+    task: str | None
+    images: Path | None
+    options: Sequence[str]
+
+    def benchmarks(self) -> list[tuple[str, BenchmarkSettings]]:
+        """(name, settings) of each.
+
+        Raises:
+            UserError: none is named, or nothing is recognised.
+        """
+        given = dict(_option(text) for text in self.options)
+        if self.images is not None:
+            given["images"] = self.images
+        if self.task is not None:
+            named = {} if self.path is None else {"path": self.path}
+            return [(self.task, BenchmarkSettings(task=self.task, options={**named, **given}))]
+        if self.path is None:
+            raise UserError("give the path of a benchmark's files, or a task with --task")
+        if self.path.suffix in (".yaml", ".yml"):
+            return [
+                (name, BenchmarkSettings(task=s.task, options={**s.options, **given}))
+                for name, s in load_config(self.path).benchmarks.items()
+            ]
         return [
-            _check(name, s.task, {**s.options, **given}, decode=decode)
-            for name, s in settings.items()
+            (found.task, BenchmarkSettings(task=found.task, options={**found.options, **given}))
+            for found in recognise(self.path)
         ]
-    if task is not None:
-        found = [Found(task, {} if path is None else {"path": path})]
-    else:
-        assert path is not None  # noqa: S101 - one of both is given
-        found = recognise(path)
-    return [_check(f.task, f.task, {**f.options, **given}, decode=decode) for f in found]
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -64,13 +77,13 @@ def _option(text: str) -> tuple[str, Any]:
         raise UserError(f"option {text!r}: the value is not YAML ({error})") from None
 
 
-def _check(name: str, task: str, options: dict[str, Any], *, decode: bool) -> dict[str, Any]:
-    settings = BenchmarkSettings(task=task, options=options)
-    source, generated = load(name, settings, "evaluation", _GENERATED)
+def _check(name: str, settings: BenchmarkSettings, *, decode: bool) -> dict[str, Any]:
+    options = settings.options
+    source, generated = load(name, settings, "evaluation", GENERATED)
     plain = {
         k: v if isinstance(v, int | float | str | bool) else str(v) for k, v in options.items()
     }
-    found = check(task, source, split=str(options.get("split", "")), decode=decode)
+    found = check(settings.task, source, split=str(options.get("split", "")), decode=decode)
     return {"name": name, "options": plain, "generated": generated, **found}
 
 

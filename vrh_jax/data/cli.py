@@ -22,6 +22,7 @@ def add_data(subparsers: Any) -> None:
     smollm2.set_defaults(run=run_smollm2)
     _add_check(actions)
     _add_get(actions)
+    _add_images(actions)
     listing = actions.add_parser("list", help="tasks of studies and their options")
     listing.add_argument("--json", action="store_true", help="print one JSON document")
     listing.set_defaults(run=run_list)
@@ -34,12 +35,34 @@ def _add_check(actions: Any) -> None:
         description="Read a benchmark's files, or every benchmark of a study's YAML file, and say "
         "what they hold and which published counts that matches. Nothing is changed.",
     )
+    _add_benchmarks(check)
     check.add_argument(
+        "--decode", action="store_true", help="decode every image, instead of reading its header"
+    )
+    check.add_argument("--json", action="store_true", help="print one JSON document")
+    check.set_defaults(run=run_check)
+
+
+def _add_images(actions: Any) -> None:
+    images = actions.add_parser(
+        "images",
+        help="download the COCO images that a benchmark's files name",
+        description="Fetch the missing images of RefCOCO, RefCOCO+, RefCOCOg or Toloka VQA one by "
+        "one from COCO's server (1,500 instead of all 82,783 for RefCOCO val).",
+    )
+    _add_benchmarks(images)
+    images.add_argument("--workers", type=int, default=8, help="downloads at once (default 8)")
+    images.add_argument("--json", action="store_true", help="print one JSON document")
+    images.set_defaults(run=run_images)
+
+
+def _add_benchmarks(command: Any) -> None:
+    command.add_argument(
         "path", type=Path, nargs="?", help="file or folder of annotations, or a study's YAML file"
     )
-    check.add_argument("--task", help="name of the task; default: recognised from the files")
-    check.add_argument("--images", type=Path, help="folder of the images")
-    check.add_argument(
+    command.add_argument("--task", help="name of the task; default: recognised from the files")
+    command.add_argument("--images", type=Path, help="folder of the images")
+    command.add_argument(
         "-o",
         "--option",
         action="append",
@@ -47,11 +70,6 @@ def _add_check(actions: Any) -> None:
         metavar="KEY=VALUE",
         help="an option of the task, as in a study",
     )
-    check.add_argument(
-        "--decode", action="store_true", help="decode every image, instead of reading its header"
-    )
-    check.add_argument("--json", action="store_true", help="print one JSON document")
-    check.set_defaults(run=run_check)
 
 
 def _add_get(actions: Any) -> None:
@@ -85,9 +103,10 @@ def run_smollm2(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     """``vrh data check``; exit status 0 when the files could be read, whatever is in them."""
-    from vrh_jax.data.check_command import check_files, show
+    from vrh_jax.data.check_command import Asked, check_files, show
 
-    reports = check_files(args.path, args.task, args.images, args.option, decode=args.decode)
+    asked = Asked(args.path, args.task, args.images, args.option)
+    reports = check_files(asked, decode=args.decode)
     if args.json:
         print(json.dumps({"benchmarks": reports}))
     else:
@@ -95,16 +114,38 @@ def run_check(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_images(args: argparse.Namespace) -> int:
+    """``vrh data images``; exit status 0 when every image is there, else 1."""
+    from vrh_jax.data.check_command import GENERATED, Asked
+    from vrh_jax.data.get_images import fetch
+    from vrh_jax.data.registry import load
+
+    asked = Asked(args.path, args.task, args.images, args.option).benchmarks()
+    samples = (
+        sample
+        for name, settings in asked
+        for sample in load(name, settings, "evaluation", GENERATED)[0]
+    )
+    done = fetch(samples, workers=max(args.workers, 1), say=_say)
+    if args.json:
+        print(json.dumps(done))
+    else:
+        print(f"{done['fetched']} images fetched, {len(done['failed'])} failed")
+        for file, reason in list(done["failed"].items())[:20]:
+            print(f"  {file}: {reason}")
+    return 1 if done["failed"] else 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def run_get(args: argparse.Namespace) -> int:
     """``vrh data get NAME``; exit status 0 when everything with an address is there."""
     from vrh_jax.data.get import get
 
     out = args.out or Path("data") / args.name
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    done = get(args.name, out, revision=args.revision, only=args.only, say=say)
+    done = get(args.name, out, revision=args.revision, only=args.only, say=_say)
     if args.json:
         print(json.dumps(done))
         return 0

@@ -1,13 +1,9 @@
 """Download a benchmark's files, verified and resumable, or say what to place where."""
 
 import dataclasses
-import errno
 import fnmatch
-import hashlib
 import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,17 +13,10 @@ import yaml
 
 from model_ports.errors import UserError
 from vrh_jax.config import nearest
+from vrh_jax.data.transfer import TIMEOUT, OfflineError, download, git_blob, online, sha256
 
 # What was fetched, of which revision, with which checksums; read again to resume.
 RECORD = "download.json"
-_CHUNK = 1 << 20
-_TIMEOUT = 60.0
-# The disk is full or may not be written.
-_DISK = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
-
-
-class OfflineError(Exception):
-    """A server that cannot be reached."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,9 +158,9 @@ def _listing(plan: Recipe, revision: str) -> tuple[str, list[dict[str, Any]]]:
     """(commit, files with name, size, sha256 or git's blob id) of the repository."""
     from huggingface_hub import HfApi
 
-    info = _online(
+    info = online(
         lambda: HfApi().dataset_info(
-            plan.repo, revision=revision, files_metadata=True, timeout=_TIMEOUT
+            plan.repo, revision=revision, files_metadata=True, timeout=TIMEOUT
         ),
         plan.repo,
     )
@@ -218,7 +207,7 @@ def _fetch_hub(
     target = out / file["name"]
     if not _whole(target, file):
         say(f"{file['name']} ({(file['size'] or 0) / 1e6:.1f} MB)")
-        _online(
+        online(
             lambda: hf_hub_download(
                 repo, file["name"], repo_type="dataset", revision=commit, local_dir=out
             ),
@@ -231,7 +220,7 @@ def _fetch_hub(
                 f"{target}: the download does not have the checksum that {repo} states; it was "
                 "removed. Run the command again"
             )
-    return _sha256(target)
+    return sha256(target)
 
 
 def _whole(path: Path, file: dict[str, Any]) -> bool:
@@ -239,37 +228,8 @@ def _whole(path: Path, file: dict[str, Any]) -> bool:
     if not path.is_file() or (file["size"] is not None and path.stat().st_size != file["size"]):
         return False
     if file["sha256"]:
-        return _sha256(path) == file["sha256"]
-    return file["blob"] is None or _git_blob(path) == file["blob"]
-
-
-def _online(call: Callable[[], Any], where: str) -> Any:
-    """The call's result; failures of the network become ``OfflineError``."""
-    from huggingface_hub import errors
-
-    try:
-        return call()
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        raise UserError(f"the hub has no such dataset or revision: {where} ({error})") from None
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
-        raise OfflineError(f"{where}: {_first_line(error)}") from None
-    except Exception as error:
-        # httpx, requests and urllib3 all have their own kinds; only those of the network.
-        names = {c.__name__ for c in type(error).__mro__}
-        if isinstance(error, OSError) or names & {"TransportError", "HTTPError"}:
-            raise _network(error, where) from None
-        raise
-
-
-def _network(error: Exception, where: str) -> OfflineError | UserError:
-    """A failure of the network, or of the local disk."""
-    if isinstance(error, OSError) and error.errno in _DISK:
-        return UserError(f"{where}: {_first_line(error)}")
-    return OfflineError(f"{where}: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        return sha256(path) == file["sha256"]
+    return file["blob"] is None or git_blob(path) == file["blob"]
 
 
 def _fetch_url(
@@ -277,14 +237,14 @@ def _fetch_url(
 ) -> str:
     """Make sure that a file of a plain address is there and whole; its sha256."""
     expected = entry.get("sha256")
-    if target.is_file() and (expected is None or _sha256(target) == expected):
-        return _sha256(target)
+    if target.is_file() and (expected is None or sha256(target) == expected):
+        return sha256(target)
     if os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
         raise OfflineError(f"{entry['url']}: HF_HUB_OFFLINE is set")
     say(entry["url"])
     part = target.with_name(target.name + ".part")
-    _download(entry["url"], part)
-    digest = _sha256(part)
+    download(entry["url"], part)
+    digest = sha256(part)
     if expected is not None and digest != expected:
         part.unlink()
         raise UserError(
@@ -294,39 +254,3 @@ def _fetch_url(
     part.replace(target)
     fetched.append(entry["file"])
     return digest
-
-
-def _download(url: str, part: Path) -> None:
-    """Append to ``part`` what is missing of it; start again if the server cannot continue."""
-    have = part.stat().st_size if part.is_file() else 0
-    request = urllib.request.Request(url)  # noqa: S310 - addresses come from downloads.yaml
-    if have:
-        request.add_header("Range", f"bytes={have}-")
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
-            partial = response.status == 206
-            wanted = int(response.headers.get("Content-Length") or 0)
-            part.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("ab" if partial else "wb") as file:
-                while chunk := response.read(_CHUNK):
-                    file.write(chunk)
-                    wanted -= len(chunk)
-    except urllib.error.HTTPError as error:
-        if error.code == 416:  # nothing is missing; the checksum decides
-            return
-        raise OfflineError(f"{url}: {error}") from None
-    except OSError as error:
-        raise _network(error, url) from None
-    if wanted > 0:
-        raise OfflineError(f"{url}: the connection ended early; run again to continue")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _git_blob(path: Path) -> str:
-    """Git's id of a small file, which is what the hub states for files outside LFS."""
-    data = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()

@@ -13,6 +13,7 @@ from support import refcoco as files
 from model_ports.errors import UserError
 from vrh_jax.cli import main
 from vrh_jax.data import get as getting
+from vrh_jax.data import get_images
 from vrh_jax.data.check import matches
 from vrh_jax.data.registry import task_names
 
@@ -188,7 +189,11 @@ class Ranged(http.server.SimpleHTTPRequestHandler):
     sent = 0
 
     def do_GET(self):
-        data = (self.server.folder / self.path.lstrip("/")).read_bytes()
+        file = self.server.folder / self.path.lstrip("/")
+        if not file.is_file():
+            self.send_error(404)
+            return
+        data = file.read_bytes()
         start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
         if start >= len(data):
             self.send_error(416)
@@ -273,6 +278,43 @@ def test_another_file_is_not_kept(recipe, server, tmp_path):
     with pytest.raises(UserError, match="expected " + recipe["sha256"]):
         quiet("x", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_images_are_fetched_one_by_one(dataset, server, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(get_images, "ADDRESS", f"http://127.0.0.1:{server.server_address[1]}")
+    files.write_images(server.folder / "train2014", skip=[13])
+    Image.new("RGB", (9, 9)).save(server.folder / "train2014" / files.file_name(14))
+    images = tmp_path / "images"
+    arguments = ("data", "images", dataset / "refs(unc).p", "--images", images, "--json")
+    status, out, err = run(capsys, *arguments)
+    done = json.loads(out)
+    assert status == 1
+    assert "4 images are missing" in err
+    assert done["fetched"] == 2
+    assert sorted(p.name for p in images.iterdir()) == [files.file_name(11), files.file_name(12)]
+    reasons = {name[-6:-4]: reason for name, reason in done["failed"].items()}
+    assert "404" in reasons["13"]
+    assert "annotated (64, 48)" in reasons["14"]
+    files.write_images(server.folder / "train2014")
+    status, out, _ = run(capsys, *arguments)
+    assert (status, json.loads(out)) == (0, {"fetched": 2, "failed": {}})
+    status, out, _ = run(capsys, *arguments)
+    assert (status, json.loads(out)) == (0, {"fetched": 0, "failed": {}})
+
+
+def test_images_offline_are_one_error(dataset, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(get_images, "ADDRESS", "http://127.0.0.1:9")
+    status, _, err = run(capsys, "data", "images", dataset, "--images", tmp_path / "none")
+    assert status == 2
+    assert "train2014.zip" in err
+
+
+def test_addresses_of_images():
+    assert get_images.addresses("COCO_val2014_000000000042.jpg") == [
+        "http://images.cocodataset.org/val2014/COCO_val2014_000000000042.jpg"
+    ]
+    assert len(get_images.addresses("000000000042.jpg")) == 4
+    assert get_images.addresses("2415.jpg") == []
 
 
 class Hub:
