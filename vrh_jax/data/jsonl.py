@@ -140,8 +140,6 @@ def _problem(raw: dict[str, Any], kind: Any, answered: bool, order: BoxOrder) ->
         return "a grounding sample needs 'box'"
     if kind != "grounding" and not answered:
         return f"a {kind} sample needs 'answer'"
-    if kind == "choice" and not raw.get("choices"):
-        return "a choice sample needs 'choices'"
     if kind == "needle" and (not needle or raw["text"].count(needle) != 1):
         return "'needle' must be a part of 'text' that occurs exactly once"
     return ""
