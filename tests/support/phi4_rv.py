@@ -44,6 +44,7 @@ TEMPLATE = (
 )
 PATCH, LOW, HIGH = 8, 6, 40
 PREPROCESSOR: dict[str, Any] = {
+    "auto_map": {"AutoProcessor": "processing_phi4_visionr.Phi4VisionRProcessor"},
     "do_convert_rgb": True,
     "do_normalize": True,
     "do_rescale": True,
@@ -69,6 +70,11 @@ VISION: dict[str, Any] = {
 CONFIG: dict[str, Any] = {
     "architectures": ["Phi4ForCausalLMV"],
     "attention_bias": False,
+    "auto_map": {
+        "AutoConfig": "modeling_phi4_visionr.Phi4VisionR",
+        "AutoModelForCausalLM": "modeling_phi4_visionr.Phi4ForCausalLMV",
+        "AutoProcessor": "processing_phi4_visionr.Phi4VisionRProcessor",
+    },
     "hidden_act": "silu",
     "hidden_size": 96,
     "image_aspect_ratio": "square",

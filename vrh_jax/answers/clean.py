@@ -4,7 +4,8 @@
 
 import re
 
-_THINK = re.compile(r"(<think(?:ing)?>|</think(?:ing)?>|◁/?think▷)", re.IGNORECASE)
+# Phi-4-Reasoning-Vision writes <|dummy_84|> before an answer without thoughts.
+_THINK = re.compile(r"(<think(?:ing)?>|</think(?:ing)?>|◁/?think▷|<\|dummy_84\|>)", re.IGNORECASE)
 # Where the answer begins in a decoded conversation, one form per chat template.
 _ROLE = re.compile(
     r"(?:^|\n)[ \t]*assistant[ \t]*(?::|\n)"
@@ -31,7 +32,7 @@ def answer_spans(text: str) -> list[tuple[int, int]]:
     kept: list[tuple[int, int]] = []
     inside, start = False, 0
     for tag in _THINK.finditer(text):
-        closing = "/" in tag[0]
+        closing = "/" in tag[0] or "dummy" in tag[0]
         if not inside:
             kept.append((start, tag.start()))
         if closing and not inside:
