@@ -61,6 +61,10 @@ class Rows(Generic[R]):
     rows: Sequence[R]
     loader: Loader[R]
 
+    def __repr__(self) -> str:
+        # grain stores this text in its checkpoints; it must be short and the same every time.
+        return f"Rows({len(self.rows)} of {type(self.loader).__name__})"
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -81,6 +85,9 @@ class View:
 
     source: Source
     indices: Sequence[int]
+
+    def __repr__(self) -> str:
+        return f"View({len(self.indices)} of {self.source!r})"
 
     def __len__(self) -> int:
         return len(self.indices)

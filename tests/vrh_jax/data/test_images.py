@@ -273,6 +273,22 @@ def test_sources_are_what_grain_reads(source):
     assert [data[i] for i in range(9)] == [data[i] for i in range(9)]
 
 
+def test_a_loader_of_grain_can_be_stopped_and_continued(source):
+    def loader():
+        sampler = grain.samplers.IndexSampler(len(source), shuffle=True, seed=1, num_epochs=1)
+        return iter(grain.DataLoader(data_source=source, sampler=sampler))
+
+    whole = [s.id for s in loader()]
+    assert sorted(whole) == sorted(s.id for s in source)
+    first = loader()
+    begun = [next(first).id for _ in range(4)]
+    second = loader()
+    second.set_state(first.get_state())
+    assert begun + [s.id for s in second] == whole
+    assert repr(source) == "Rows(9 of _Loader)"
+    assert repr(shard(source, 0, 2)) == "View(5 of Rows(9 of _Loader))"
+
+
 def test_shards_views_and_keys(source):
     parts = [shard(source, i, 4) for i in range(4)]
     assert [len(p) for p in parts] == [3, 2, 2, 2]
