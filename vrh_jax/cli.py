@@ -83,7 +83,9 @@ def add_models(commands: Any) -> None:
     """Add ``models``."""
     text = "list the models that are ported"
     command = commands.add_parser("models", help=text, description=text)
-    command.add_argument("--json", action="store_true", help="print one JSON document")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON document, a list")
+    form.add_argument("--markdown", action="store_true", help="print the README's table")
     command.set_defaults(run=run_models)
 
 
@@ -143,7 +145,7 @@ def run_models(args: argparse.Namespace) -> int:
     """``vrh models``."""
     from vrh_jax.study import console
 
-    console.show_models(as_json=args.json)
+    console.show_models(as_json=args.json, as_markdown=args.markdown)
     return 0
 
 

@@ -1,7 +1,6 @@
 """The decoder against a plain float64 decoder, and its masks and taps against each other."""
 
 import dataclasses
-import json
 import re
 from functools import partial
 from typing import Any
@@ -12,11 +11,11 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.decoders import SMALL, Given, close, inputs, random_decoder
-from support.key_manifest import DATA
 from support.plain_decoder import plain
 
 import model_ports.nn.attention as attention_module
 from model_ports.block import DecoderConfig
+from model_ports.catalogue import PUBLISHED, published_config
 from model_ports.decoder import Decoder, Inputs
 from model_ports.errors import UserError
 from model_ports.nn.attention import Tap
@@ -349,19 +348,19 @@ def test_memory_grows_with_the_sequence_not_its_square() -> None:
     assert temporary(8192) < 2.3 * temporary(4096)
 
 
-PUBLISHED = {path.stem: path for path in sorted((DATA / "hf_configs").glob("*.json"))}
+NAMES = sorted(path.parent.name for path in PUBLISHED.glob("*/config.json"))
 
 
 @pytest.mark.parametrize(
     ("name", "deepstack"),
-    [*((name, 0) for name in (*CONFIGS, *PUBLISHED)), ("grouped", 3), ("qwen3-vl-8b", 3)],
+    [*((name, 0) for name in (*CONFIGS, *NAMES)), ("grouped", 3), ("qwen3-vl-8b", 3)],
 )
 def test_program_does_not_grow_with_depth(name: str, deepstack: int) -> None:
     """For every kind of decoder, and for that of every published config."""
     if name in CONFIGS:
         cfg = CONFIGS[name]
     else:
-        raw = json.loads(PUBLISHED[name].read_text())
+        raw = published_config(name)
         cfg = port_for(raw).read_config(raw).decoder
 
     def instructions(layers: int) -> int:

@@ -60,10 +60,18 @@ def test_report_needs_a_study(tmp_path, capsys):
 
 def test_models_as_json(capsys):
     assert main(["models", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["models"]
-    assert {"qwen2.5-vl-7b", "internvl3-8b"} <= {r["name"] for r in rows}
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["qwen2.5-vl-7b"]["layers"], rows["qwen2.5-vl-7b"]["heads"]) == (28, 28)
+    assert rows["internvl3-8b"]["same_backbone"] == ["qwen2.5-vl-7b"]
+
+
+def test_models_as_markdown(capsys):
+    assert main(["models", "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("| model | hub | backbone |")
 
 
 def test_models_as_table(capsys):
     assert main(["models"]) == 0
-    assert "internvl3-8b" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("model ")
+    assert any(line.startswith("internvl3-8b ") and "28 x 28 (4)" in line for line in lines)

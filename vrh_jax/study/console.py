@@ -113,26 +113,17 @@ def show_summary(summary: dict[str, Any], out: Path, *, as_json: bool) -> None:
     print(f"\nnumbers: {out / 'summary.json'}\nreport:  {out / 'report.html'}")
 
 
-def show_models(*, as_json: bool) -> None:
+def show_models(*, as_json: bool, as_markdown: bool) -> None:
     """Ported models."""
-    from model_ports.registry import ports
+    from model_ports import catalogue
 
-    rows = [
-        {
-            "name": name,
-            "family": port.family,
-            "model_type": ", ".join(port.model_types),
-            "boxes": port.box.units if port.box else "text only",
-            "hub": " or ".join(ids),
-        }
-        for port in ports()
-        for name, ids in port.names.items()
-    ]
+    rows = catalogue.models()
     if as_json:
-        print(json.dumps({"models": rows}))
-        return
-    names = ("name", "family", "model_type", "boxes", "hub")
-    print(table(names, [[row[n] for n in names] for row in rows]))
+        print(json.dumps(rows))
+    elif as_markdown:
+        print(catalogue.markdown(rows), end="")
+    else:
+        print(table(catalogue.HEADER, catalogue.cells(rows)))
 
 
 def _short(value: Any) -> Any:

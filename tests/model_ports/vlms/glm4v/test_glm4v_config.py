@@ -6,9 +6,10 @@ import json
 import jax.numpy as jnp
 import pytest
 import torch
-from support.key_manifest import DATA, fake_headers, read_key_manifest
+from support.key_manifest import fake_headers, read_key_manifest
 from transformers import Glm4vConfig, Glm4vForConditionalGeneration
 
+from model_ports.catalogue import published_config
 from model_ports.convert.plan import build_plan
 from model_ports.errors import UserError
 from model_ports.port import abstract_model, parameter_count
@@ -20,7 +21,7 @@ PARAMETERS = 10_292_777_472
 
 
 def published():
-    return json.loads((DATA / "hf_configs" / f"{NAME}.json").read_text())
+    return published_config(NAME)
 
 
 def changed(path, value):

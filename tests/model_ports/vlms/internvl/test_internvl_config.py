@@ -1,12 +1,12 @@
 """Both config formats: what is read, what is refused by name, and full-size key tables."""
 
 import copy
-import json
 
 import jax.numpy as jnp
 import pytest
-from support.key_manifest import DATA, fake_headers, read_key_manifest
+from support.key_manifest import fake_headers, read_key_manifest
 
+from model_ports.catalogue import published_config
 from model_ports.convert.plan import build_plan
 from model_ports.errors import UserError
 from model_ports.port import abstract_model, parameter_count
@@ -38,7 +38,7 @@ PARAMETERS = {"3": 7_944_373_760, "3.5": 8_528_318_464, "2.5": 8_075_365_376}
 
 
 def published(name):
-    return json.loads((DATA / "hf_configs" / f"{name}.json").read_text())
+    return published_config(name)
 
 
 @pytest.mark.parametrize("form", [0, 1])

@@ -8,12 +8,12 @@ import pytest
 from PIL import Image
 from support.internlm2_tokenizer import slow_ids, write_internlm2_tokenizer
 from support.internvl import HF_TEMPLATE, HUB_TEMPLATE, TEXT_TEMPLATE, write_tokenizer
-from support.key_manifest import DATA
 from support.parity import textured_image
 from transformers import AutoTokenizer, ProcessorMixin
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 
+from model_ports.catalogue import published_config
 from model_ports.errors import UserError
 from model_ports.images.tiling import IMAGENET_MEAN, IMAGENET_STD
 from model_ports.port import with_options
@@ -25,7 +25,7 @@ CLIP = {"image_processor_type": "CLIPImageProcessor", "image_mean": [0.5] * 3, "
 def make_folder(folder, *, file_format="internvl3-8b-hf", template=HF_TEMPLATE, files=()):
     """A checkpoint folder without weights, with 84-pixel tiles, and its config."""
     ids = write_tokenizer(folder, template)
-    raw = json.loads((DATA / "hf_configs" / f"{file_format}.json").read_text())
+    raw = published_config(file_format)
     if file_format.endswith("-hf"):
         raw |= {"image_token_id": ids["<IMG_CONTEXT>"], "image_seq_length": 9}
     else:

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support.key_manifest import DATA, fake_headers, read_key_manifest
+from support.key_manifest import fake_headers, read_key_manifest
 from support.llava import LLAMA3, LLAMA3_TEMPLATE, LlavaPair, write_tokenizer
 
+from model_ports.catalogue import published_config
 from model_ports.convert.export import export_folder
 from model_ports.convert.load import load_model
 from model_ports.convert.plan import build_plan, plan_folder
@@ -28,7 +29,7 @@ NAMES = ("llava-next-llama3-8b-hf", "llava-next-llama3-8b")
 
 
 def published(name):
-    return json.loads((DATA / "hf_configs" / f"{name}.json").read_text())
+    return published_config(name)
 
 
 @pytest.mark.parametrize(("name", "vocab"), [(NAMES[0], 128320), (NAMES[1], 128256)])

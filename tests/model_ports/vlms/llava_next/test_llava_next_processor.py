@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from support.key_manifest import DATA
 from support.llava import (
     BEGIN,
     EOT,
@@ -23,6 +22,7 @@ from support.llava import (
 from support.parity import textured_image
 from transformers import AutoTokenizer, LlavaNextProcessor, ProcessorMixin
 
+from model_ports.catalogue import published_config
 from model_ports.errors import UserError
 from model_ports.port import with_options
 from model_ports.vlms.llava_next import ORIGINAL_SYSTEM, PORT, config
@@ -35,7 +35,7 @@ ASSISTANT = "<|start_header_id|>assistant<|end_header_id|>\n\n"
 def make_config(folder, *, name=NAMES[0], template=HF_TEMPLATE, special=SPECIAL, files=()):
     """A checkpoint folder without weights, with 56-pixel crops, and its config."""
     ids = write_tokenizer(folder, template, special)
-    raw = json.loads((DATA / "hf_configs" / f"{name}.json").read_text())
+    raw = published_config(name)
     raw["image_grid_pinpoints"] = PINPOINTS
     if name == NAMES[0]:
         raw |= {"image_token_index": ids[IMAGE]}

@@ -7,9 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 import torch
-from support.key_manifest import DATA, fake_headers, read_key_manifest
+from support.key_manifest import fake_headers, read_key_manifest
 from transformers import PaliGemmaConfig, PaliGemmaForConditionalGeneration
 
+from model_ports.catalogue import published_config
 from model_ports.convert.plan import build_plan
 from model_ports.errors import UserError
 from model_ports.port import abstract_model, parameter_count
@@ -21,7 +22,7 @@ PARAMETERS = 9_663_523_568
 
 
 def published() -> dict[str, Any]:
-    raw: dict[str, Any] = json.loads((DATA / "hf_configs" / f"{NAME}.json").read_text())
+    raw: dict[str, Any] = published_config(NAME)
     return raw
 
 
