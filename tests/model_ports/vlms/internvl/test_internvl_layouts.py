@@ -129,3 +129,15 @@ def test_a_changed_value_is_found_and_located(tiny, tmp_path):
     assert len(result["mismatches"]) == 1
     assert name in result["mismatches"][0]
     assert f"[{row}, 7]" in result["mismatches"][0]
+
+
+def test_any_slice_of_a_parameter_is_read(tiny, tmp_path):
+    """As a sharded load does, also across the groups of a wqkv."""
+    published(tiny, tmp_path)
+    rng = np.random.default_rng(0)
+    for path, target in plan_folder(tmp_path).targets.items():
+        whole = target.read((slice(None),) * len(target.shape))
+        for _ in range(4):
+            ends = [sorted(rng.choice(n + 1, 2, replace=False)) for n in target.shape]
+            index = tuple(slice(int(a), int(b)) for a, b in ends)
+            np.testing.assert_array_equal(target.read(index), whole[index], err_msg=path)
