@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.nn.attention import Tap, Tapped, Visible, causal_attention, tap_rows
+from model_ports.nn.attention import Tap, Tapped, Visible, attend
 from model_ports.nn.linear import Linear
+from model_ports.nn.mla import Latent, LatentAttention
 from model_ports.nn.mlp import GatedMLP, gelu_tanh
+from model_ports.nn.moe import Experts, MoE
 from model_ports.nn.norms import RMSNorm
 from model_ports.nn.rope import Rope, apply_rope
 from model_ports.sharding import constrain
@@ -43,6 +45,8 @@ class DecoderConfig:
         windows: sliding window of each layer in tokens, 0 for a layer that sees all; empty
             where all layers do.
         tied: the output head is the embedding table.
+        latent: sizes of multi-head latent attention; None for grouped-query attention.
+        experts: mixture of experts, and which layers have it; None for dense MLPs.
     """
 
     vocab: int
@@ -65,6 +69,18 @@ class DecoderConfig:
     final_softcap: float | None = None
     windows: tuple[int, ...] = ()
     tied: bool = False
+    latent: Latent | None = None
+    experts: Experts | None = None
+
+    @property
+    def value_dim(self) -> int:
+        """Dims of each head's output, of which the output projection has ``heads`` slices."""
+        return self.head_dim if self.latent is None else self.latent.value
+
+    @property
+    def dense_layers(self) -> int:
+        """Leading layers without experts in a decoder with experts; else 0."""
+        return 0 if self.experts is None else self.experts.first
 
     @property
     def scale(self) -> float:
@@ -132,36 +148,57 @@ class Attention(nnx.Module):
             cached: keys and values [B, S, K, H] to extend at slot ``visible.first``.
             gate: [B or 1, N], multiplies each head's output before the output projection.
         """
-        scale, softcap = self.cfg.scale, self.cfg.attn_softcap
         q, k = self._queries_keys(x, cos, sin)
-        q = constrain(q, "batch", None, "heads", None)
-        k = constrain(k, "batch", None, "kv_heads", None)
-        v = constrain(self.v(x), "batch", None, "kv_heads", None)
-        if cached is not None:
-            start = (0, visible.first, 0, 0)
-            k = jax.lax.dynamic_update_slice(cached[0], k.astype(cached[0].dtype), start)
-            v = jax.lax.dynamic_update_slice(cached[1], v.astype(cached[1].dtype), start)
-        z = causal_attention(q, k, v, visible, scale, softcap)
-        z = z * gate[:, None, :, None].astype(z.dtype)
-        tapped = None if tap is None else tap_rows(q, k, visible, tap, scale, softcap)
-        return self.o(constrain(z, "batch", None, "heads", None)), (k, v), tapped
+        z, kv, tapped = attend(
+            q,
+            k,
+            self.v(x),
+            visible=visible,
+            cached=cached,
+            gate=gate,
+            tap=tap,
+            scale=self.cfg.scale,
+            softcap=self.cfg.attn_softcap,
+        )
+        return self.o(z), kv, tapped
 
 
 def _head_norm(cfg: DecoderConfig, dtype: jnp.dtype) -> RMSNorm | None:
     return cfg.norm(cfg.head_dim, dtype) if cfg.qk_norm else None
 
 
-class Block(nnx.Module):
-    """Pre-norm decoder layer, with or without norms after attention and MLP."""
+def _attention(
+    cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype
+) -> Attention | LatentAttention:
+    if cfg.latent is None:
+        return Attention(cfg, rngs=rngs, dtype=dtype)
+    scale, pairs = cfg.scale, cfg.rope.pairs
+    return LatentAttention(
+        cfg.dim, cfg.heads, cfg.latent, scale=scale, pairs=pairs, rngs=rngs, dtype=dtype
+    )
 
-    def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
+
+class Block(nnx.Module):
+    """Pre-norm decoder layer, with or without norms after attention and MLP.
+
+    Args:
+        dense: has one MLP even where the config has experts.
+    """
+
+    def __init__(
+        self, cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype, dense: bool = False
+    ):
         self.pre_attn_norm = cfg.norm(cfg.dim, dtype)
-        self.attn = Attention(cfg, rngs=rngs, dtype=dtype)
+        self.attn = _attention(cfg, rngs=rngs, dtype=dtype)
         self.post_attn_norm = cfg.norm(cfg.dim, dtype) if cfg.post_norms else None
         self.pre_mlp_norm = cfg.norm(cfg.dim, dtype)
-        self.mlp = GatedMLP(
-            cfg.dim, cfg.mlp_dim, bias=False, rngs=rngs, dtype=dtype, act=ACTS[cfg.act]
-        )
+        self.mlp: GatedMLP | MoE
+        if cfg.experts is None or dense:
+            self.mlp = GatedMLP(
+                cfg.dim, cfg.mlp_dim, bias=False, rngs=rngs, dtype=dtype, act=ACTS[cfg.act]
+            )
+        else:
+            self.mlp = MoE(cfg.dim, cfg.experts, rngs=rngs, dtype=dtype, act=ACTS[cfg.act])
         self.post_mlp_norm = cfg.norm(cfg.dim, dtype) if cfg.post_norms else None
 
     def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, **attention: Any) -> Any:

@@ -6,6 +6,8 @@ DeepStack features.
 """
 
 import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -54,18 +56,27 @@ class Inputs:
 
 
 class Decoder(nnx.Module):
-    """Stacked decoder layers between an embedding table and an output head."""
+    """Stacked decoder layers between an embedding table and an output head.
+
+    Layers of one kind are one stack: ``layers``, and before it ``dense``, the leading layers
+    without experts of a decoder with experts (else None).
+    """
 
     def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32):
         self.cfg = cfg
         self.embed = Embedding(cfg.vocab, cfg.dim, rngs=rngs, dtype=dtype, scale=cfg.embed_scale)
 
-        @nnx.split_rngs(splits=cfg.layers)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stack(rngs: nnx.Rngs) -> Block:
-            return Block(cfg, rngs=rngs, dtype=dtype)
+        def stack(count: int, *, dense: bool) -> Block:
+            @nnx.split_rngs(splits=count)
+            @nnx.vmap(in_axes=0, out_axes=0)
+            def make(rngs: nnx.Rngs) -> Block:
+                return Block(cfg, rngs=rngs, dtype=dtype, dense=dense)
 
-        self.layers = stack(rngs)
+            return make(rngs)
+
+        first = cfg.dense_layers
+        self.dense = stack(first, dense=True) if first else None
+        self.layers = stack(cfg.layers - first, dense=False)
         self.final_norm = cfg.norm(cfg.dim, dtype)
         self.lm_head = (
             None
@@ -84,7 +95,21 @@ class Decoder(nnx.Module):
     def empty_cache(self, batch: int, slots: int) -> KVCache:
         """Cache for ``slots`` tokens in the dtype of the embeddings."""
         c, dtype = self.cfg, self.embed.embedding[...].dtype
-        return KVCache.empty(c.layers, batch, slots, c.kv_heads, c.head_dim, dtype)
+        return KVCache.empty(
+            c.layers, batch, slots, c.kv_heads, c.head_dim, dtype, value_dim=c.value_dim
+        )
+
+    def _stacks(self) -> list[tuple[nnx.GraphDef[Block], Any, slice]]:
+        """(structure, stacked parameters, numbers of the layers) of each stack in order."""
+        first = self.cfg.dense_layers
+        spans = ((self.dense, slice(0, first)), (self.layers, slice(first, self.cfg.layers)))
+        return [(*nnx.split(stack), span) for stack, span in spans if stack is not None]
+
+    def _blocks(self) -> Iterator[Block]:
+        """Every layer on its own."""
+        for graphdef, stacked, span in self._stacks():
+            for index in range(span.stop - span.start):
+                yield nnx.merge(graphdef, jax.tree.map(lambda p, i=index: p[i], stacked))
 
     def __call__(
         self,
@@ -120,10 +145,8 @@ class Decoder(nnx.Module):
             x, tapped = self._unrolled(inputs, cos, sin, visible, gates, static_heads, tap)
             return self.final_norm(x), None, tapped
 
-        graphdef, stacked = nnx.split(self.layers)
-
-        def layer(x: jax.Array, xs: Any) -> tuple[jax.Array, Any]:
-            params, gate, cached, index, window = xs
+        def layer(graphdef: nnx.GraphDef[Block], x: jax.Array, xs: Any) -> tuple[jax.Array, Any]:
+            params, (gate, cached, index, window) = xs
             block = nnx.merge(graphdef, params)
             seen = dataclasses.replace(visible, window=window)
             with jax.named_scope("layer"):
@@ -133,8 +156,13 @@ class Decoder(nnx.Module):
 
         cached = None if cache is None else (cache.k, cache.v)
         windows = jnp.array(cfg.windows, jnp.int32) if cfg.windows else None
-        xs = (stacked, gates, cached, jnp.arange(cfg.layers), windows)
-        x, (kv, tapped) = jax.lax.scan(layer, x, xs)
+        given = (gates, cached, jnp.arange(cfg.layers), windows)
+        outputs = []
+        for graphdef, stacked, span in self._stacks():
+            xs = stacked, jax.tree.map(lambda a, s=span: _rows(a, s), given)
+            x, out = jax.lax.scan(partial(layer, graphdef), x, xs)
+            outputs.append(out)
+        kv, tapped = _joined(outputs)
         if cache is not None:
             length = cache.length + x.shape[1]
             cache = KVCache(k=kv[0], v=kv[1], valid=visible.valid, length=length)
@@ -151,11 +179,9 @@ class Decoder(nnx.Module):
         tap: Tap | None,
     ) -> tuple[jax.Array, Tapped | None]:
         """Layer by layer with dropped heads cut out of the weights."""
-        graphdef, stacked = nnx.split(self.layers)
         x = inputs.x
         collected: list[Tapped] = []
-        for index in range(self.cfg.layers):
-            block = nnx.merge(graphdef, jax.tree.map(lambda p, i=index: p[i], stacked))
+        for index, block in enumerate(self._blocks()):
             kept = tuple(h for h in range(self.cfg.heads) if (index, h) not in drop)
             if not kept:
                 x = inputs.add_deepstack(block.feed_forward(x), index)
@@ -175,6 +201,18 @@ class Decoder(nnx.Module):
         if not collected:
             return x, None
         return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *collected)
+
+
+def _rows(array: jax.Array, span: slice) -> jax.Array:
+    """The rows of a stack's layers; all of them is the array itself."""
+    return array if span == slice(0, array.shape[0]) else array[span]
+
+
+def _joined(outputs: Sequence[Any]) -> Any:
+    """What the scans of all stacks return, as if they were one."""
+    if len(outputs) == 1:
+        return outputs[0]
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
 
 
 def _visible(inputs: Inputs, cache: KVCache | None) -> Visible:

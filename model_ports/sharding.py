@@ -5,7 +5,7 @@ mesh in context every function here is a no-op, so the same code runs on one dev
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,10 +34,12 @@ PARAM_AXES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"decoder/.*attn/[kv]/bias$", ("kv_heads", None)),
     (r"vision/.*attn/[qkv]/kernel$", (None, "heads", None)),
     (r"vision/.*attn/[qkv]/bias$", ("heads", None)),
+    (r"attn/kv_b/kernel$", (None, "heads", None)),
     (r"attn/o/kernel$", ("heads", None, None)),
-    (r"mlp/(gate|up|fc1)/kernel$", (None, "mlp")),
+    # Experts are split like one MLP: every device holds its share of each.
+    (r"(mlp|experts|shared)/(gate|up|fc1)/kernel$", (None, "mlp")),
     (r"mlp/(gate|up|fc1)/bias$", ("mlp",)),
-    (r"mlp/(down|fc2)/kernel$", ("mlp", None)),
+    (r"(mlp|experts|shared)/(down|fc2)/kernel$", ("mlp", None)),
 )
 
 
@@ -90,3 +92,32 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     if mesh.empty:
         return x
     return jax.lax.with_sharding_constraint(x, _spec(axes, x.shape, dict(mesh.shape)))
+
+
+def per_device(
+    fn: Callable[..., jax.Array],
+    args: Sequence[jax.Array],
+    in_axes: Sequence[tuple[str | None, ...]],
+    out_axes: tuple[str | None, ...],
+) -> jax.Array:
+    """``fn(*args)`` on each device's own shards; the outputs are summed over split axes that
+    are not in ``out_axes``. Without a mesh it is the plain call.
+
+    For operations that must not be partitioned by the compiler, such as sorting tokens.
+
+    Args:
+        in_axes, out_axes: logical axes of every argument and of the output.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return fn(*args)
+    shape = dict(mesh.shape)
+    specs = tuple(_spec(axes, x.shape, shape) for axes, x in zip(in_axes, args, strict=True))
+    out = _spec(out_axes, args[0].shape, shape)
+    split = {name for spec in specs for name in spec if name} - {name for name in out if name}
+
+    def local(*shards: jax.Array) -> jax.Array:
+        result = fn(*shards)
+        return jax.lax.psum(result, tuple(sorted(split))) if split else result
+
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=out)(*args)

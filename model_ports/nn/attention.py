@@ -1,7 +1,8 @@
 """Attention output, and float32 attention rows at chosen queries (taps).
 
 Axis letters: B batch, T query sequence, S key sequence, N query heads, K key-value heads,
-G = N / K, H head dim, Q tapped rows, R key sets. Query head n reads KV head n // G.
+G = N / K, H head dim, Q tapped rows, R key sets. Query head n reads KV head n // G. Values may
+have another head dim than queries and keys; outputs then have that one.
 """
 
 import dataclasses
@@ -9,6 +10,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+
+from model_ports.sharding import constrain
 
 # Queries are processed in blocks, so that no array of T x S logits for all T exists.
 QUERY_BLOCK = 512
@@ -189,6 +192,41 @@ def causal_attention(
         return masked_attention(q_block, k, v, mask, scale, softcap)
 
     return _in_query_blocks(q, block, QUERY_BLOCK)
+
+
+def attend(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    visible: Visible,
+    cached: tuple[jax.Array, jax.Array] | None,
+    gate: jax.Array,
+    tap: Tap | None,
+    scale: float,
+    softcap: float | None = None,
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array], Tapped | None]:
+    """What every decoder's attention does between its input and output projections.
+
+    Args:
+        q: [B, T, N, H], normed and rotated. k, v: [B, T, K, H], of the same tokens.
+        cached: keys and values [B, S, K, H] to extend at slot ``visible.first``.
+        gate: [B or 1, N], multiplies each head's output.
+
+    Returns:
+        (output of the heads [B, T, N, H], (k, v) with the cached ones, tapped).
+    """
+    q = constrain(q, "batch", None, "heads", None)
+    k = constrain(k, "batch", None, "kv_heads", None)
+    v = constrain(v, "batch", None, "kv_heads", None)
+    if cached is not None:
+        start = (0, visible.first, 0, 0)
+        k = jax.lax.dynamic_update_slice(cached[0], k.astype(cached[0].dtype), start)
+        v = jax.lax.dynamic_update_slice(cached[1], v.astype(cached[1].dtype), start)
+    z = causal_attention(q, k, v, visible, scale, softcap)
+    z = z * gate[:, None, :, None].astype(z.dtype)
+    tapped = None if tap is None else tap_rows(q, k, visible, tap, scale, softcap)
+    return constrain(z, "batch", None, "heads", None), (k, v), tapped
 
 
 def full_attention(

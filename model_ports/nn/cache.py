@@ -16,7 +16,7 @@ class KVCache:
     """Cached keys and values of all layers.
 
     Attributes:
-        k, v: [L, B, S, K, H].
+        k, v: [L, B, S, K, H]; H of the values may be another one.
         valid: bool [B, S], slots that hold a real token.
         length: int32 scalar, the next slot to write.
     """
@@ -28,9 +28,18 @@ class KVCache:
 
     @classmethod
     def empty(
-        cls, layers: int, batch: int, slots: int, kv_heads: int, head_dim: int, dtype: jnp.dtype
+        cls,
+        layers: int,
+        batch: int,
+        slots: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: jnp.dtype,
+        *,
+        value_dim: int | None = None,
     ) -> "KVCache":
-        """A cache with no valid slot."""
-        kv = jnp.zeros((layers, batch, slots, kv_heads, head_dim), dtype)
+        """A cache with no valid slot; ``value_dim`` is the values' head dim (None: head_dim)."""
+        k = jnp.zeros((layers, batch, slots, kv_heads, head_dim), dtype)
+        v = k if value_dim in (None, head_dim) else jnp.zeros((*k.shape[:-1], value_dim), dtype)
         valid = jnp.zeros((batch, slots), bool)
-        return cls(k=kv, v=kv, valid=valid, length=jnp.zeros((), jnp.int32))
+        return cls(k=k, v=v, valid=valid, length=jnp.zeros((), jnp.int32))
