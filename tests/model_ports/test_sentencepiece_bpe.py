@@ -27,7 +27,7 @@ def texts(seed):
     """Sentences cut and joined at random, with spaces, new lines, bytes and added tokens."""
     rng = random.Random(seed)
     extra = ["<img>", "<|im_end|>\n", "  ", "\n\n", " ", "é", "\U0001f409", "JSON",
-             "[[1, 22, 333]]", "</ref>", "\t", "1000"]  # fmt: skip
+             "[[1, 22, 333]]", "</ref>", "\t", "1000", " " * 7, "a" * 11, "0" * 9]  # fmt: skip
     for _ in range(40):
         parts = []
         for _ in range(rng.randint(1, 6)):

@@ -15,6 +15,7 @@ CORPUS = [
     "Locate the red square, output its bbox coordinates using JSON format.",
     "Please provide the bounding box coordinate of the region this sentence describes: a b c 0123",
     "where is the blue disc? what does it cover?  two  spaces\tand a tab, \u4f60\u597d. 456 789",
+    "aaaa aaaaaaaa    b        c            dd\t\t\t\te 1000000 000 aaaaaaa    x",
 ]
 # Names that the model's unused pieces get, as in the published tokenizer_config.json.
 RENAMED = ("<|im_end|>", "<|im_start|>")
@@ -35,7 +36,7 @@ def write_internlm2_tokenizer(folder: Path, **training: Any) -> dict[str, int]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {
-        "model_type": "bpe", "vocab_size": 400, "byte_fallback": True, "hard_vocab_limit": False,
+        "model_type": "bpe", "vocab_size": 430, "byte_fallback": True, "hard_vocab_limit": False,
         "add_dummy_prefix": False, "remove_extra_whitespaces": False, "split_digits": False,
         "normalization_rule_name": "identity", "allow_whitespace_only_pieces": True,
         "user_defined_symbols": ["[UNUSED_TOKEN_0]", "[UNUSED_TOKEN_1]"], "minloglevel": 2,
