@@ -9,6 +9,8 @@ import functools
 import hashlib
 import io
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -95,6 +97,13 @@ class ParquetImage:
         return self._cell().read()
 
     def _cell(self) -> FileImage | BytesImage:
+        kept = _KEPT.get(self)
+        if kept is None:
+            kept = self._read_cell()
+            _KEPT.put(self, kept)
+        return kept
+
+    def _read_cell(self) -> FileImage | BytesImage:
         name = f"{self.path}: {self.column}, row {self.row} of row group {self.group}"
         cell = _row_group(self.path, self.group, self.column)[self.row].as_py()
         data = cell.get("bytes") if isinstance(cell, dict) else cell
@@ -103,6 +112,41 @@ class ParquetImage:
         if isinstance(cell, dict) and cell.get("path"):
             return FileImage(self.path.parent / cell["path"])
         raise UserError(f"{name}: there is no image in this cell")
+
+
+class _Kept:
+    """Encoded images of cells that were read, up to a number of bytes; the oldest go first.
+
+    A study reads headers in the order of the file and pixels in another, and each cell costs the
+    reading of its whole row group.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
+        self.cells: OrderedDict[ParquetImage, FileImage | BytesImage] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def get(self, key: "ParquetImage") -> FileImage | BytesImage | None:
+        """The cell's image, if it is kept."""
+        with self.lock:
+            return self.cells.get(key)
+
+    def put(self, key: "ParquetImage", image: FileImage | BytesImage) -> None:
+        """Keep a cell's image."""
+        with self.lock:
+            if key not in self.cells:
+                self.cells[key] = image
+                self.used += _bytes(image)
+            while self.used > self.limit:
+                _, oldest = self.cells.popitem(last=False)
+                self.used -= _bytes(oldest)
+
+
+def _bytes(image: FileImage | BytesImage) -> int:
+    return len(image.data) if isinstance(image, BytesImage) else 0
+
+
+_KEPT = _Kept(512 << 20)
 
 
 @functools.lru_cache(maxsize=4)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from model_ports.errors import UserError
 from vrh_jax.config import StudyConfig, parse_settings
+from vrh_jax.data import images
 from vrh_jax.data.images import (
     BytesImage,
     FileImage,
@@ -88,10 +89,10 @@ def test_every_mode_is_the_same_rgb_everywhere(tmp_path, mode, ending):
     coloured(mode).save(tmp_path / f"i.{ending}")
     (sample,) = read(write_rows(tmp_path, [f"i.{ending}"]))
     assert sample.image_size == (40, 30)
-    images = [sample.image(), ready(sample).prompt, pickle.loads(pickle.dumps(sample)).image()]
-    assert {i.mode for i in images} == {"RGB"}
-    assert len({i.tobytes() for i in images}) == 1
-    left, right = (np.asarray(images[0])[15, x].astype(int) for x in (8, 32))
+    seen = [sample.image(), ready(sample).prompt, pickle.loads(pickle.dumps(sample)).image()]
+    assert {i.mode for i in seen} == {"RGB"}
+    assert len({i.tobytes() for i in seen}) == 1
+    left, right = (np.asarray(seen[0])[15, x].astype(int) for x in (8, 32))
     assert left.max() - left.min() <= 2
     if LEFT.get(mode, 40) is not None:
         assert abs(left - LEFT.get(mode, 40)).max() <= 3
@@ -257,6 +258,21 @@ def test_images_in_parquet(tmp_path):
     for image in (none, bad):
         with pytest.raises(UserError, match=r"image, row [23] of row group 0"):
             image()
+
+
+def test_cells_that_were_read_are_kept_up_to_a_limit(tmp_path, monkeypatch):
+    kept = images._Kept(250)
+    monkeypatch.setattr(images, "_KEPT", kept)
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"image": [bytes([i]) * 100 for i in range(4)]}), path)
+    cells = [ParquetImage(path, "image", 0, i) for i in range(4)]
+    assert [c.read()[:1] for c in cells] == [b"\0", b"\1", b"\2", b"\3"]
+    assert (list(kept.cells), kept.used) == (cells[2:], 200)
+    images._row_group.cache_clear()
+    path.unlink()
+    assert cells[3].read() == bytes([3]) * 100
+    with pytest.raises(OSError, match=r"x\.parquet"):
+        cells[0].read()
 
 
 @pytest.fixture
