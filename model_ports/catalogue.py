@@ -90,6 +90,7 @@ VISION: Mapping[str, VisionSide] = {
     "paligemma2": VisionSide(
         "SigLIP So400m", "linear", lambda _folder, config, _size: config.vision.side**2
     ),
+    "deepseek_vl2": VisionSide("SigLIP So400m", "2 x 2 shuffle, MLP", _crops),
     "glm4v": VisionSide("GLM ViT", "2 x 2 convolution, MLP", _merged_grid(GlmPixels)),
     "phi4_rv": VisionSide("SigLIP 2 So400m NaFlex", "MLP", _naflex),
 }
