@@ -15,6 +15,7 @@ import numpy as np
 from model_ports.convert.filetensors import FileTensor, FolderReader, Reader, TreeReader
 from model_ports.convert.filetensors import file_tensors as tensors_of
 from model_ports.convert.headers import CODES, DTYPES, INDEX, fsync
+from model_ports.convert.manifest import lead_of
 from model_ports.convert.pieces import cast
 from model_ports.convert.plan import read_json, settled_config
 from model_ports.convert.progress import Progress
@@ -153,24 +154,25 @@ def _entry(name: str, tensor: FileTensor, reader: Reader, dtype: np.dtype) -> En
     return Entry(name, dtype, tensor.shape, lambda: tensor.blocks(reader))
 
 
-def _source_dtypes(manifest: Mapping[str, Any]) -> dict[tuple[str, int | None], np.dtype]:
-    """(parameter, layer) -> dtype of the source tensor; empty after a cast on request."""
+def _source_dtypes(manifest: Mapping[str, Any]) -> dict[tuple[str, tuple[int, ...]], np.dtype]:
+    """(parameter, index on its stacked axes) -> dtype of the source tensor; empty after a cast
+    on request."""
     if manifest["dtype"]:
         return {}
     return {
-        (into["param"], into["layer"]): DTYPES[tensor["dtype"]]
+        (into["param"], lead_of(into)): DTYPES[tensor["dtype"]]
         for tensor in manifest["tensors"].values()
         for into in tensor["into"]
     }
 
 
 def _exported_dtype(
-    tensor: FileTensor, reader: Reader, kept: Mapping[tuple[str, int | None], np.dtype]
+    tensor: FileTensor, reader: Reader, kept: Mapping[tuple[str, tuple[int, ...]], np.dtype]
 ) -> np.dtype:
     """Layers of mixed dtypes are kept in the widest one; each goes back to its own."""
     part = tensor.parts[0]
     path = part.rule.param
-    return kept.get((path, part.layer)) or reader.dtype(path)
+    return kept.get((path, part.lead)) or reader.dtype(path)
 
 
 def _copies(

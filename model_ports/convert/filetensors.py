@@ -82,7 +82,7 @@ class TreeReader:
 def blocks(part: Part, reader: Reader) -> Iterator[tuple[slice, np.ndarray]]:
     """(rows within the part, values in the file's order and shape), in order, bounded memory."""
     path = part.rule.param
-    lead = () if part.layer is None else (slice(part.layer, part.layer + 1),)
+    lead = part.place
     linear = part.rule.layout == "linear"
     axis = part.inputs if linear else 0
     if not linear and part.block_shape[:1] != part.shape[:1]:
@@ -144,8 +144,8 @@ def file_tensors(port: Port, config: Any, layout: str) -> dict[str, FileTensor]:
     for rule in layouts[layout]:
         if rule.use != "fill":
             continue
-        for name, layer, shape in instances(rule, shapes[rule.param]):
-            part = Part(rule, shape, input_axes(rule, shape, inputs), layer)
+        for name, lead, shape in instances(rule, shapes[rule.param]):
+            part = Part(rule, shape, input_axes(rule, shape, inputs), lead)
             parts.setdefault(name, []).append(part)
     return {name: _in_row_order(name, found) for name, found in parts.items()}
 

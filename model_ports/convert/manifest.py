@@ -28,6 +28,12 @@ def versions() -> dict[str, str]:
     return out
 
 
+def lead_of(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    """``Part.lead`` of an entry of a tensor's ``into``."""
+    found = (entry["layer"], entry.get("expert"))
+    return tuple(index for index in found if index is not None)
+
+
 def write_manifest(
     path: Path,
     plan: Plan,
@@ -56,7 +62,10 @@ def write_manifest(
     }
     for target in plan.targets.values():
         for piece in target.pieces:
-            entry = {"param": target.path, "layer": piece.layer, "rows": piece.rule.rows}
+            layer, *expert = piece.lead or (None,)
+            entry = {"param": target.path, "layer": layer, "rows": piece.rule.rows}
+            if expert:
+                entry |= {"expert": expert[0]}
             if piece.rule.groups > 1:
                 entry |= {"span": piece.rule.span, "groups": piece.rule.groups}
             cast = stored[target.path][piece.info.name]

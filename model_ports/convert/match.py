@@ -1,6 +1,7 @@
 """Matching the tensors of a file against one layout of a port."""
 
 import dataclasses
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,11 +40,19 @@ class Match:
         return len(self.missing) + len(self.extra) + len(self.misshapen)
 
 
-def instances(rule: Rule, shape: tuple[int, ...]) -> list[tuple[str, int | None, tuple[int, ...]]]:
-    """(tensor name, layer, shape of the parameter slice) for every layer of a rule."""
-    if "{l}" not in rule.key:
-        return [(rule.key, None, shape)]
-    return [(rule.key.replace("{l}", str(i)), i, shape[1:]) for i in range(shape[0])]
+def instances(
+    rule: Rule, shape: tuple[int, ...]
+) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """(tensor name, index on the stacked axes, shape of the parameter slice) for every layer
+    (and expert) of a rule."""
+    axes = [axis for axis in ("{l}", "{e}") if axis in rule.key]
+    found = []
+    for lead in itertools.product(*map(range, shape[: len(axes)])):
+        name = rule.key
+        for axis, index, start in zip(axes, lead, (rule.first, 0), strict=False):
+            name = name.replace(axis, str(start + index))
+        found.append((name, lead, shape[len(axes) :]))
+    return found
 
 
 def table_faults(
@@ -51,18 +60,18 @@ def table_faults(
 ) -> None:
     """A port's table must itself fill every parameter once and use every row block once."""
     filled: dict[str, list[str]] = defaultdict(list)
-    used: dict[str, list[Rule]] = defaultdict(list)
+    used: dict[tuple[str, int], list[Rule]] = defaultdict(list)
     for rule in rules:
         if rule.use == "fill":
             filled[rule.param].append(rule.key)
-            used[rule.key].append(rule)
+            used[rule.key, rule.first].append(rule)
     where = f"port {family}, layout {layout}"
     for path in sorted(set(shapes) | set(filled)):
         if path not in shapes:
             raise UserError(f"{where}: {filled[path][0]} fills {path}, which the model lacks")
         if len(filled[path]) != 1:
             raise UserError(f"{where}: parameter {path} is filled by {filled[path]}, not by one")
-    for key, sharing in used.items():
+    for (key, _), sharing in used.items():
         blocks = sorted(block for rule in sharing for block in rule.blocks)
         cuts = {(rule.groups, rule.count) for rule in sharing}
         if len(cuts) != 1 or blocks != list(range(sharing[0].count)):
@@ -90,13 +99,13 @@ def match_layout(
     for rule in rules:
         if rule.use != "fill":
             continue
-        for name, layer, shape in instances(rule, shapes[rule.param]):
+        for name, lead, shape in instances(rule, shapes[rule.param]):
             wanted.add(name)
             info = tensors.get(name)
             if info is None:
                 missing[name] = None
                 continue
-            piece = Piece(rule, shape, input_axes(rule, shape, inputs), layer, info)
+            piece = Piece(rule, shape, input_axes(rule, shape, inputs), lead, info)
             if info.shape == piece.file_shape:
                 pieces[rule.param].append(piece)
             else:
@@ -108,7 +117,7 @@ def match_layout(
         if rule.use == "copy" and rule.key in tensors and rule.key not in wanted
     }
     patterns = [
-        re.compile(re.escape(rule.key).replace(re.escape("{l}"), r"\d+"))
+        re.compile(re.sub(r"\\\{[le]\\\}", r"\\d+", re.escape(rule.key)))
         for rule in rules
         if rule.use == "skip"
     ]

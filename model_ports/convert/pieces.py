@@ -31,15 +31,20 @@ class Part:
     """What one file tensor (or a block of its rows) is in the model.
 
     Attributes:
-        shape: of the parameter without the layer axis.
+        shape: of the parameter without the stacked axes.
         inputs: how many leading axes of ``shape`` are inputs (layout ``linear``).
-        layer: index on the stacked axis, None for parameters without one.
+        lead: index on the stacked axes: (layer,), (layer, expert), or nothing.
     """
 
     rule: Rule
     shape: tuple[int, ...]
     inputs: int
-    layer: int | None
+    lead: tuple[int, ...]
+
+    @property
+    def place(self) -> tuple[slice, ...]:
+        """``lead`` as slices of length one."""
+        return tuple(slice(index, index + 1) for index in self.lead)
 
     @property
     def file_shape(self) -> tuple[int, ...]:
@@ -77,7 +82,7 @@ class Piece(Part):
     info: TensorInfo
 
     def read(self, index: Index) -> np.ndarray:
-        """A slice of the parameter (without the layer axis), in the file's dtype.
+        """A slice of the parameter (without the stacked axes), in the file's dtype.
 
         May be a view with any strides onto freshly read memory.
         """
@@ -119,7 +124,7 @@ class Target:
 
     Attributes:
         dtype: in which it is kept.
-        pieces: one, or one per layer in order.
+        pieces: one, or one per layer (and expert) in order.
     """
 
     path: str
@@ -128,9 +133,9 @@ class Target:
     pieces: tuple[Piece, ...]
 
     @property
-    def stacked(self) -> bool:
-        """Whether axis 0 is the layer axis."""
-        return self.pieces[0].layer is not None
+    def stacked(self) -> int:
+        """How many leading axes are stacked: layers, experts."""
+        return len(self.pieces[0].lead)
 
     @property
     def nbytes(self) -> int:
@@ -144,9 +149,11 @@ class Target:
             return np.ascontiguousarray(cast(piece.read(index), self.dtype, piece.info.name))
         spans = [s.indices(n)[:2] for s, n in zip(index, self.shape, strict=True)]
         out = np.empty([last - first for first, last in spans], self.dtype)
-        for row, layer in enumerate(range(*spans[0])):
-            piece = self.pieces[layer]
-            out[row] = cast(piece.read(index[1:]), self.dtype, piece.info.name)
+        lead = self.shape[: self.stacked]
+        for row in np.ndindex(out.shape[: self.stacked]):
+            at = [first + i for (first, _), i in zip(spans, row, strict=False)]
+            piece = self.pieces[int(np.ravel_multi_index(at, lead))]
+            out[row] = cast(piece.read(index[self.stacked :]), self.dtype, piece.info.name)
         return out
 
 

@@ -1,7 +1,8 @@
 """How tensors of a file and parameters of a model correspond.
 
-A rule names a tensor of the file (``{l}`` stands for a layer or block index), the parameter
-that it fills, and how. Layered rules fill one slice of a stacked parameter each.
+A rule names a tensor of the file (``{l}`` stands for a layer or block index, ``{e}`` for an
+expert's), the parameter that it fills, and how. Layered rules fill one slice of a stacked
+parameter each.
 """
 
 import dataclasses
@@ -19,8 +20,10 @@ class Rule:
     """One file tensor (or a block of its rows) <-> one parameter (or one layer of it).
 
     Attributes:
-        key: tensor name in the file; ``{l}`` runs over the stacked axis.
-        param: slash-joined parameter path; stacked on axis 0 if ``key`` has ``{l}``.
+        key: tensor name in the file; ``{l}`` runs over the stacked axis, and ``{e}`` over the
+            axis after it.
+        param: slash-joined parameter path; stacked on axis 0 if ``key`` has ``{l}``, and on
+            axis 1 if it has ``{e}``, too.
         layout: ``linear`` for (out, in, ...) tensors of Linear and patch-embedding
             convolutions: flattened to (out, rest), transposed, reshaped to the parameter.
             ``vector`` for everything that is only reshaped (norms, biases, embeddings).
@@ -35,6 +38,7 @@ class Rule:
             lack: ``copy`` repeats the tensor that fills ``param`` (a tied output head) and is
             checked to be equal; ``skip`` has no effect on the model (rotary ``inv_freq``
             buffers), its ``param`` is empty.
+        first: number that ``{l}`` starts with, for the second stack of a decoder.
         shape: of the file tensor where it does not follow from the parameter: convolution
             kernels, and tensors with axes of size 1. See ``file_shape`` for the others.
     """
@@ -46,6 +50,7 @@ class Rule:
     span: int = 1
     groups: int = 1
     use: Use = "fill"
+    first: int = 0
     shape: tuple[int, ...] | None = None
 
     @property
@@ -66,6 +71,12 @@ class Rule:
         numbers = f"{first}" if first == last else f"{first}-{last}"
         runs = f" of each of {self.groups} runs" if self.groups > 1 else ""
         return f"rows {numbers}/{self.count}{runs}"
+
+
+def pair(key: str, param: str, layout: Layout) -> list[Rule]:
+    """Weight and bias of a linear layer or a norm."""
+    weight = f"{param}/{'kernel' if layout == 'linear' else 'scale'}"
+    return [Rule(f"{key}.weight", weight, layout), Rule(f"{key}.bias", f"{param}/bias", "vector")]
 
 
 def own_rows(tensor: np.ndarray, rule: Rule) -> np.ndarray:

@@ -243,7 +243,7 @@ def write_target(
     pending: list[Any] = []
     waiting = 0
     for piece in target.pieces:
-        lead = () if piece.layer is None else (slice(piece.layer, piece.layer + 1),)
+        lead = piece.place
         block = piece.read_block()
         stored[piece.info.name] = _cast_checksum(block, target.dtype, piece)
         values = to_param(block, piece.rule.layout, piece.shape)
@@ -252,7 +252,7 @@ def write_target(
             continue
         for index in chunk_slices(piece.shape, chunk[len(lead) :]):
             part = np.ascontiguousarray(cast(values[index], target.dtype, piece.info.name))
-            pending.append(_write(store, (*lead, *index), part[None] if lead else part))
+            pending.append(_write(store, (*lead, *index), part[(None,) * len(lead)]))
             waiting += part.nbytes
             if waiting > _IN_FLIGHT:
                 _wait(pending)

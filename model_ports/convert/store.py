@@ -38,27 +38,27 @@ Stored = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 
 def chunk_shape(
-    path: str, shape: tuple[int, ...], dtype: np.dtype, *, stacked: bool, shards: int
+    path: str, shape: tuple[int, ...], dtype: np.dtype, *, stacked: int, shards: int
 ) -> tuple[int, ...]:
-    """Chunk of a parameter: one layer, one shard, at most 128 MiB where an axis is free.
+    """Chunk of a parameter: one layer, expert and shard, at most 128 MiB where an axis is free.
 
     Parameters of up to 8 MiB are one chunk, and chunks of less than 1 MiB are not made.
 
     Args:
+        stacked: leading axes that are layers and experts.
         shards: size of the ``tensor`` mesh axis that the checkpoint is cut for.
     """
     chunk = list(shape)
     if math.prod(shape) * dtype.itemsize <= _SMALL:
         return shape
-    if stacked:
-        chunk[0] = 1
+    chunk[:stacked] = [1] * stacked
     spec = param_spec(path, shape, AbstractMesh((1, shards), MESH_AXES))
     cut = {axis for axis, name in enumerate(spec) if name is not None}
     if math.prod(chunk) * dtype.itemsize < shards * _MIN_CHUNK:
         cut = set()
     for axis in cut:
         chunk[axis] //= shards
-    free = [axis for axis in range(int(stacked), len(chunk)) if axis not in cut]
+    free = [axis for axis in range(stacked, len(chunk)) if axis not in cut]
     while free and math.prod(chunk) * dtype.itemsize > _MAX_CHUNK:
         axis = max(free, key=lambda a: chunk[a])
         chunk[axis] = -(-chunk[axis] // 2)

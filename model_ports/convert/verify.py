@@ -9,6 +9,7 @@ import numpy as np
 
 from model_ports.convert.filetensors import FileTensor, FolderReader, blocks, file_tensors
 from model_ports.convert.headers import DTYPES
+from model_ports.convert.manifest import lead_of
 from model_ports.convert.pieces import Piece, cast
 from model_ports.convert.plan import Plan, plan_folder, read_json, settled_config
 from model_ports.convert.progress import Progress
@@ -165,13 +166,13 @@ def _against_checksums(
 
 def _checksum_fits(tensor: FileTensor, record: Mapping[str, Any], reader: FolderReader) -> bool:
     """Compare with the checksum of the source, or of each part as it was after a cast."""
-    into = {(i["param"], i["layer"]): i.get("stored_sha256") for i in record["into"]}
+    into = {(i["param"], lead_of(i)): i.get("stored_sha256") for i in record["into"]}
     if not any(into.values()):
         return _sha256(tensor.blocks(reader)) == record["sha256"]
     return all(
         stored is None or _sha256(values for _, values in blocks(part, reader)) == stored
         for part in tensor.parts
-        for stored in [into[part.rule.param, part.layer]]
+        for stored in [into[part.rule.param, part.lead]]
     )
 
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 from model_ports.images.token_grid import TokenGrid
 
-# In an index of tokens: no token of a crop, but the separator that ends a row.
+# In an index of tokens: no token of a crop, but the separator that ends a row. Other negative
+# numbers are other separators.
 SEPARATOR = -1
 
 Size = tuple[int, int]  # (width, height)
@@ -28,7 +29,7 @@ class Layout:
 
     Attributes:
         index: int32 [V], number of the token among those of all crops (crops in order, each
-            row-major), or SEPARATOR.
+            row-major), or a separator (negative).
         rect: float64 [P, 4], cell of every token that is no separator, x0, y0, x1, y1 in pixels
             of the stored image; padding around the image lies outside it.
         view: int32 [P], 0 for the whole image, 1.. for crops.
@@ -45,7 +46,7 @@ class Layout:
             slot: int32 [V], sequence positions of the image's tokens and separators.
             image: index of the image in the prompt.
         """
-        kept = np.asarray(slot, np.int32)[self.index != SEPARATOR]
+        kept = np.asarray(slot, np.int32)[self.index >= 0]
         return TokenGrid(
             slot=kept, rect=self.rect, view=self.view, image=np.full(len(kept), image, np.int32)
         )
@@ -108,8 +109,14 @@ def end_rows(index: np.ndarray) -> np.ndarray:
 
 def rectangles(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Cells between edges x [C+1] and y [R+1], float64 [R*C, 4], row-major."""
-    left, top = np.meshgrid(x[:-1], y[:-1])
-    right, bottom = np.meshgrid(x[1:], y[1:])
+    return spanned((x[:-1], x[1:]), (y[:-1], y[1:]))
+
+
+def spanned(x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Cells of columns that span x (starts and ends [C]) and rows that span y ([R]), float64
+    [R*C, 4], row-major."""
+    left, top = np.meshgrid(x[0], y[0])
+    right, bottom = np.meshgrid(x[1], y[1])
     return np.stack([left, top, right, bottom], axis=-1).reshape(-1, 4).astype(np.float64)
 
 

@@ -13,17 +13,24 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 def read_key_manifest(name: str) -> dict[str, tuple[int, ...]]:
-    """Tensor name -> shape, from ``tests/data/key_manifests/NAME.txt``."""
+    """Tensor name -> shape, from ``tests/data/key_manifests/NAME.txt``; ``{1-26}`` in a name
+    stands for each of these numbers."""
     tensors: dict[str, tuple[int, ...]] = {}
     for line in (DATA / "key_manifests" / f"{name}.txt").read_text().splitlines():
         pattern, sizes = line.split()
         shape = tuple(int(n) for n in sizes.split("x"))
-        runs = re.search(r"\{0-(\d+)\}", pattern)
-        for layer in range(int(runs[1]) + 1 if runs else 1):
-            key = pattern.replace(runs[0], str(layer)) if runs else pattern
+        for key in _names(pattern):
             assert key not in tensors, f"{name}: {key} is listed twice"
             tensors[key] = shape
     return tensors
+
+
+def _names(pattern: str) -> list[str]:
+    run = re.search(r"\{(\d+)-(\d+)\}", pattern)
+    if run is None:
+        return [pattern]
+    numbers = range(int(run[1]), int(run[2]) + 1)
+    return [name for n in numbers for name in _names(pattern.replace(run[0], str(n), 1))]
 
 
 def fake_headers(tensors: dict[str, tuple[int, ...]]) -> Headers:

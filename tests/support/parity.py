@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from safetensors.numpy import load_file
 
+from model_ports.convert.match import instances
 from model_ports.convert.rules import Rule, own_rows, to_param
 
 
@@ -75,11 +76,8 @@ def load_params(
         if rule in optional:
             continue
         leaf = _leaf(params, rule.param)
-        if "{l}" in rule.key:
-            for layer in range(leaf.shape[0]):
-                fill(rule, rule.key.replace("{l}", str(layer)), leaf[layer])
-        else:
-            fill(rule, rule.key, leaf)
+        for key, lead, _ in instances(rule, leaf.shape):
+            fill(rule, key, leaf[lead])
     unfilled = [
         jax.tree_util.keystr(path)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from model_ports.errors import UserError
-from model_ports.images.crops import SEPARATOR, Crops, Layout
+from model_ports.images.crops import Crops, Layout
 from model_ports.images.decode import to_rgb
 from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
@@ -88,7 +88,7 @@ class CropProcessor(TextProcessor):
         indices, before = [], 0
         for layout, crops in zip(layouts, cut, strict=True):
             moved = layout.index + before * self.crops.tokens**2
-            indices.append(np.where(layout.index == SEPARATOR, SEPARATOR, moved))
+            indices.append(np.where(layout.index < 0, layout.index, moved).astype(np.int32))
             before += len(crops)
         return {"crops": np.concatenate(cut), "index": np.concatenate(indices)}
 

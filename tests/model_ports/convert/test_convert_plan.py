@@ -60,7 +60,7 @@ def test_values_are_those_of_the_rules(tmp_path):
         values = target.read((slice(None),) * len(target.shape))
         assert values.dtype == target.dtype
         for piece in target.pieces:
-            part = values if piece.layer is None else values[piece.layer]
+            part = values[piece.lead]
             expected = to_param(tensors[piece.info.name], piece.rule.layout, piece.shape)
             assert np.array_equal(part, expected), target.path
 
