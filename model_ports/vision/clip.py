@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.configs import ConfigReader
-from model_ports.convert.rules import Layout, Rule
+from model_ports.convert.rules import Rule, pair
 from model_ports.errors import UserError
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import quick_gelu
 from model_ports.nn.norms import LayerNorm
-from model_ports.vision.vit import VitBlock, patchify, run_blocks, stacked_blocks
+from model_ports.vision.vit import VitBlock, block_rules, patchify, run_blocks, stacked_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,19 +110,6 @@ def read_clip(reader: ConfigReader) -> ClipConfig:
     return cfg
 
 
-# (name in the files, our name, layout of the weight); all with biases.
-_BLOCK: tuple[tuple[str, str, Layout], ...] = (
-    ("layer_norm1", "norm1", "vector"),
-    ("layer_norm2", "norm2", "vector"),
-    ("self_attn.q_proj", "attn/q", "linear"),
-    ("self_attn.k_proj", "attn/k", "linear"),
-    ("self_attn.v_proj", "attn/v", "linear"),
-    ("self_attn.out_proj", "attn/o", "linear"),
-    ("mlp.fc1", "mlp/fc1", "linear"),
-    ("mlp.fc2", "mlp/fc2", "linear"),
-)
-
-
 def clip_rules(prefix: str, cfg: ClipConfig) -> list[Rule]:
     """Key table of the tower.
 
@@ -131,20 +118,13 @@ def clip_rules(prefix: str, cfg: ClipConfig) -> list[Rule]:
     """
     kernel = (cfg.dim, 3, cfg.patch, cfg.patch)
     stem = f"{prefix}embeddings."
-    rules = [
+    return [
         Rule(f"{stem}class_embedding", "vision/cls", "vector"),
         Rule(f"{stem}patch_embedding.weight", "vision/patch/kernel", "linear", shape=kernel),
         Rule(f"{stem}position_embedding.weight", "vision/positions", "vector"),
         # A buffer that old files hold: 0, 1, 2, ...
         Rule(f"{stem}position_ids", "", "vector", use="skip"),
+        *pair(f"{prefix}pre_layrnorm", "vision/pre_norm", "vector"),  # [sic]
+        *block_rules(f"{prefix}encoder.layers.{{l}}.", "vision/blocks/"),
+        *pair(f"{prefix}post_layernorm", "vision/post_norm", "vector"),
     ]
-    parts: list[tuple[str, str, Layout]] = [
-        (f"{prefix}pre_layrnorm", "vision/pre_norm", "vector"),  # [sic]
-        (f"{prefix}post_layernorm", "vision/post_norm", "vector"),
-    ]
-    parts += [(f"{prefix}encoder.layers.{{l}}.{k}", f"vision/blocks/{o}", t) for k, o, t in _BLOCK]
-    for key, ours, layout in parts:
-        weight = "kernel" if layout == "linear" else "scale"
-        rules.append(Rule(f"{key}.weight", f"{ours}/{weight}", layout))
-        rules.append(Rule(f"{key}.bias", f"{ours}/bias", "vector"))
-    return rules

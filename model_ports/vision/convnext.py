@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.convert.rules import Layout, Rule
+from model_ports.convert.rules import Layout, Rule, pair
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import MLP
 from model_ports.nn.norms import LayerNorm
@@ -146,12 +146,12 @@ def convnext_rules(prefix: str, cfg: ConvNextConfig) -> list[Rule]:
     """
     rules = [
         *_conv(f"{prefix}stem.0", "vision/stem", 3, cfg.dims[0], STEM),
-        *_pair(f"{prefix}stem.1", "vision/stem_norm", "vector"),
+        *pair(f"{prefix}stem.1", "vision/stem_norm", "vector"),
     ]
     for i, dim in enumerate(cfg.dims):
         key, ours = f"{prefix}stages.{i}.", f"vision/stage{i}/"
         if i:
-            rules += _pair(f"{key}downsample.0", f"{ours}norm", "vector")
+            rules += pair(f"{key}downsample.0", f"{ours}norm", "vector")
             rules += _conv(f"{key}downsample.1", f"{ours}down", cfg.dims[i - 1], dim, STEP)
         key, ours = f"{key}blocks.{{l}}.", f"{ours}blocks/"
         kernel = (dim, 1, KERNEL, KERNEL)
@@ -161,21 +161,10 @@ def convnext_rules(prefix: str, cfg: ConvNextConfig) -> list[Rule]:
             Rule(f"{key}conv_dw.bias", f"{ours}conv/bias", "vector"),
         ]
         for name, own, layout in _BLOCK:
-            rules += _pair(f"{key}{name}", f"{ours}{own}", layout)
+            rules += pair(f"{key}{name}", f"{ours}{own}", layout)
     return rules
 
 
-def _pair(key: str, ours: str, layout: Layout) -> list[Rule]:
-    weight = "kernel" if layout == "linear" else "scale"
-    return [
-        Rule(f"{key}.weight", f"{ours}/{weight}", layout),
-        Rule(f"{key}.bias", f"{ours}/bias", "vector"),
-    ]
-
-
 def _conv(key: str, ours: str, inputs: int, outputs: int, side: int) -> list[Rule]:
-    shape = (outputs, inputs, side, side)
-    return [
-        Rule(f"{key}.weight", f"{ours}/linear/kernel", "linear", shape=shape),
-        Rule(f"{key}.bias", f"{ours}/linear/bias", "vector"),
-    ]
+    weight, bias = pair(key, f"{ours}/linear", "linear")
+    return [dataclasses.replace(weight, shape=(outputs, inputs, side, side)), bias]

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.configs import ConfigReader
-from model_ports.convert.rules import Layout, Rule
+from model_ports.convert.rules import Rule, pair
 from model_ports.errors import UserError
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import gelu_tanh
 from model_ports.nn.norms import LayerNorm
-from model_ports.vision.vit import VitBlock, run_blocks, stacked_blocks
+from model_ports.vision.vit import VitBlock, block_rules, run_blocks, stacked_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,14 +103,6 @@ class Siglip(nnx.Module):
         return x if self.norm is None or blocks is not None else self.norm(x)
 
 
-def cut_patches(images: jax.Array, patch: int) -> jax.Array:
-    """images [B, 3, S, S] -> row-major patches [B, (S/patch)**2, 3 * patch**2], (c, dy, dx)."""
-    b, c, size, _ = images.shape
-    side = size // patch
-    grid = images.reshape(b, c, side, patch, side, patch).transpose(0, 2, 4, 1, 3, 5)
-    return grid.reshape(b, side * side, c * patch * patch)
-
-
 def read_siglip(reader: ConfigReader) -> SiglipConfig:
     """The tower of a ``siglip_vision_model`` config; the caller finishes the reader.
 
@@ -140,25 +132,6 @@ def read_siglip(reader: ConfigReader) -> SiglipConfig:
     )
 
 
-# (transformers suffix, our name, layout of the weight); all with biases.
-_BLOCK: tuple[tuple[str, str, Layout], ...] = (
-    ("layer_norm1", "norm1", "vector"),
-    ("layer_norm2", "norm2", "vector"),
-    ("self_attn.q_proj", "attn/q", "linear"),
-    ("self_attn.k_proj", "attn/k", "linear"),
-    ("self_attn.v_proj", "attn/v", "linear"),
-    ("self_attn.out_proj", "attn/o", "linear"),
-    ("mlp.fc1", "mlp/fc1", "linear"),
-    ("mlp.fc2", "mlp/fc2", "linear"),
-)
-
-
-def pair(key: str, param: str, layout: Layout) -> list[Rule]:
-    """Weight and bias of a linear layer or a norm."""
-    weight = f"{param}/{'kernel' if layout == 'linear' else 'scale'}"
-    return [Rule(f"{key}.weight", weight, layout), Rule(f"{key}.bias", f"{param}/bias", "vector")]
-
-
 def siglip_rules(
     prefix: str, cfg: SiglipConfig, *, final_norm: bool = True, conv: bool = True
 ) -> list[Rule]:
@@ -169,7 +142,7 @@ def siglip_rules(
         final_norm: whether the file has the norm after the last block.
         conv: the patch embedding is a convolution (SigLIP), not a matrix (SigLIP 2).
     """
-    stem, block = f"{prefix}embeddings.", f"{prefix}encoder.layers.{{l}}."
+    stem = f"{prefix}embeddings."
     kernel = (cfg.dim, 3, cfg.patch, cfg.patch) if conv else None
     rules = [
         Rule(f"{stem}patch_embedding.weight", "vision/patch/kernel", "linear", shape=kernel),
@@ -178,8 +151,7 @@ def siglip_rules(
     ]
     if final_norm:
         rules += pair(f"{prefix}post_layernorm", "vision/norm", "vector")
-    for key, ours, layout in _BLOCK:
-        rules += pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
+    rules += block_rules(f"{prefix}encoder.layers.{{l}}.", "vision/blocks/")
     # Older files carry the row numbers of the position table.
     rules.append(Rule(f"{stem}position_ids", "", "vector", use="skip"))
     return rules

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.configs import ConfigReader
-from model_ports.convert.rules import Layout, Rule
+from model_ports.convert.rules import Layout, Rule, pair
 from model_ports.errors import UserError
 from model_ports.nn.interpolate import antialias_weights, blend_table
 from model_ports.nn.mlp import MLP, gelu_tanh
 from model_ports.nn.norms import LayerNorm
-from model_ports.vision.siglip import Siglip, SiglipConfig, pair, siglip_rules
+from model_ports.vision.siglip import Siglip, SiglipConfig, siglip_rules
 from model_ports.vision.vit import VitAttention
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_ports.convert.rules import Layout, Rule, pair
 from model_ports.nn.attention import full_attention
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import MLP, gelu
@@ -91,6 +92,31 @@ class VitBlock(nnx.Module):
 
 def _scaled(scale: nnx.Param[jax.Array] | None, x: jax.Array) -> jax.Array:
     return x if scale is None else scale[...] * x
+
+
+# (name in the files of transformers' CLIP and SigLIP, our name, layout of the weight).
+_BLOCK: tuple[tuple[str, str, Layout], ...] = (
+    ("layer_norm1", "norm1", "vector"),
+    ("layer_norm2", "norm2", "vector"),
+    ("self_attn.q_proj", "attn/q", "linear"),
+    ("self_attn.k_proj", "attn/k", "linear"),
+    ("self_attn.v_proj", "attn/v", "linear"),
+    ("self_attn.out_proj", "attn/o", "linear"),
+    ("mlp.fc1", "mlp/fc1", "linear"),
+    ("mlp.fc2", "mlp/fc2", "linear"),
+)
+
+
+def block_rules(key: str, param: str) -> list[Rule]:
+    """Key table of VitBlock without LayerScale, with the names of transformers' CLIP and SigLIP.
+
+    Args:
+        key, param: prefixes with their last dot or slash; ``key`` has ``{l}``.
+    """
+    rules = []
+    for name, ours, layout in _BLOCK:
+        rules += pair(f"{key}{name}", f"{param}{ours}", layout)
+    return rules
 
 
 def stacked_blocks(make: Callable[[nnx.Rngs], nnx.Module], count: int, rngs: nnx.Rngs) -> Any:

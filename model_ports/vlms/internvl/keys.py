@@ -8,7 +8,7 @@ which some published files use (``model.language_model.``, ``lm_head``).
 from collections.abc import Mapping, Sequence
 
 from model_ports.backbones.llama_like import llama_like_rules
-from model_ports.convert.rules import Layout, Rule
+from model_ports.convert.rules import Layout, Rule, pair
 from model_ports.vlms.internvl.config import BACKBONES, InternVLConfig
 
 # (published suffix, transformers suffix, our name, layout of the weight); all with biases.
@@ -33,12 +33,6 @@ def layouts(config: InternVLConfig) -> Mapping[str, Sequence[Rule]]:
         "hf_old": _hf(config, root="", language="language_model.model.", head="language_model."),
         "hf_new": _hf(config, root="model.", language="model.language_model.", head=""),
     }
-
-
-def _pair(key: str, param: str, layout: Layout) -> list[Rule]:
-    """Weight and bias of a linear layer or a norm."""
-    weight = f"{param}/{'kernel' if layout == 'linear' else 'scale'}"
-    return [Rule(f"{key}.weight", weight, layout), Rule(f"{key}.bias", f"{param}/bias", "vector")]
 
 
 def _embeddings(config: InternVLConfig, cls: str, positions: str) -> list[Rule]:
@@ -79,9 +73,9 @@ def _remote(config: InternVLConfig) -> list[Rule]:
         if config.vision.qkv_bias:
             rules.append(Rule(f"{fused}.bias", f"{ours}/bias", "vector", rows=(index, 3)))
     for key, _, ours, layout in _BLOCK:
-        rules += _pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
+        rules += pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
     for key, _, ours, layout in _PROJECTOR:
-        rules += _pair(key, ours, layout)
+        rules += pair(key, ours, layout)
     return rules
 
 
@@ -100,7 +94,7 @@ def _hf(config: InternVLConfig, *, root: str, language: str, head: str) -> list[
         if config.vision.qkv_bias:
             rules.append(Rule(f"{key}.bias", f"{ours}/bias", "vector"))
     for _, key, ours, layout in _BLOCK:
-        rules += _pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
+        rules += pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
     for _, key, ours, layout in _PROJECTOR:
-        rules += _pair(f"{root}multi_modal_projector.{key}", ours, layout)
+        rules += pair(f"{root}multi_modal_projector.{key}", ours, layout)
     return rules

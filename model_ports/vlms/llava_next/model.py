@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.backbones.llama_like import llama_like_rules
-from model_ports.convert.rules import Rule
+from model_ports.convert.rules import Rule, pair
 from model_ports.decoder import Decoder
 from model_ports.nn.mlp import MLP
 from model_ports.vision.clip import ClipVit, clip_rules
@@ -60,7 +60,8 @@ def layouts(config: LlavaNextConfig) -> Mapping[str, Sequence[Rule]]:
         "original": [
             *llama_like_rules(config.decoder, model="model.", head="lm_head.weight"),
             *clip_rules("model.vision_tower.vision_tower.vision_model.", config.vision),
-            *_projector("model.mm_projector.0", "model.mm_projector.2"),
+            *pair("model.mm_projector.0", "projector_mlp/fc1", "linear"),
+            *pair("model.mm_projector.2", "projector_mlp/fc2", "linear"),
             Rule("model.image_newline", "newline", "vector"),
         ],
     }
@@ -71,14 +72,7 @@ def _hf(config: LlavaNextConfig, root: str, language: str, head: str, tower: str
     return [
         *llama_like_rules(config.decoder, model=language, head=f"{head}.weight"),
         *clip_rules(tower, config.vision),
-        *_projector(f"{projector}1", f"{projector}2"),
+        *pair(f"{projector}1", "projector_mlp/fc1", "linear"),
+        *pair(f"{projector}2", "projector_mlp/fc2", "linear"),
         Rule(f"{root}image_newline", "newline", "vector"),
     ]
-
-
-def _projector(first: str, second: str) -> list[Rule]:
-    rules = []
-    for key, ours in ((first, "projector_mlp/fc1"), (second, "projector_mlp/fc2")):
-        rules.append(Rule(f"{key}.weight", f"{ours}/kernel", "linear"))
-        rules.append(Rule(f"{key}.bias", f"{ours}/bias", "vector"))
-    return rules

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.backbones.llama_like import llama_like_rules
-from model_ports.convert.rules import Rule
+from model_ports.convert.rules import Rule, pair
 from model_ports.decoder import Decoder
 from model_ports.nn.mlp import MLP
 from model_ports.vision.convnext import ConvNext, convnext_rules
@@ -50,11 +50,8 @@ def layouts(config: MagmaConfig) -> Mapping[str, Sequence[Rule]]:
         config.decoder, model="language_model.model.", head="language_model.lm_head.weight"
     )
     rules += convnext_rules(f"{tower}trunk.", config.vision)
-    for key, ours in (("0", "projector_mlp/fc1"), ("2", "projector_mlp/fc2")):
-        rules += [
-            Rule(f"{projector}proj.{key}.weight", f"{ours}/kernel", "linear"),
-            Rule(f"{projector}proj.{key}.bias", f"{ours}/bias", "vector"),
-        ]
+    rules += pair(f"{projector}proj.0", "projector_mlp/fc1", "linear")
+    rules += pair(f"{projector}proj.2", "projector_mlp/fc2", "linear")
     separator = (1, 1, config.decoder.dim)
     rules.append(Rule(f"{projector}row_seperator", "separator", "vector", shape=separator))
     # CLIP's head on the trunk, and vectors that the published code never reads.

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.backbones.gemma2 import gemma2_rules
-from model_ports.convert.rules import Rule
+from model_ports.convert.rules import Rule, pair
 from model_ports.decoder import Decoder
 from model_ports.nn.linear import Linear
-from model_ports.vision.siglip import Siglip, cut_patches, pair, siglip_rules
+from model_ports.vision.siglip import Siglip, siglip_rules
+from model_ports.vision.vit import patchify
 from model_ports.vlm import VLM
 from model_ports.vlms.paligemma2.config import PaliGemma2Config
 
@@ -35,7 +36,7 @@ class PaliGemma2(VLM):
             images: ``pixels`` float32 [B, I, 3, S, S]; zero images at the end are padding.
         """
         pixels = images["pixels"]
-        patches = cut_patches(pixels.reshape(-1, *pixels.shape[2:]), self.vision.cfg.patch)
+        patches = patchify(pixels.reshape(-1, *pixels.shape[2:]), self.vision.cfg.patch)
         tokens = self.projector(self.vision(patches))
         return tokens.reshape(pixels.shape[0], -1, tokens.shape[-1])
 

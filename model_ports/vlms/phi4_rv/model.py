@@ -11,10 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.backbones.phi import phi_rules
-from model_ports.convert.rules import Rule
+from model_ports.convert.rules import Rule, pair
 from model_ports.decoder import Decoder
 from model_ports.nn.mlp import MLP
-from model_ports.vision.siglip import pair
 from model_ports.vision.siglip2_naflex import NaflexVit, naflex_rules
 from model_ports.vlm import VLM
 from model_ports.vlms.phi4_rv.config import Phi4RvConfig

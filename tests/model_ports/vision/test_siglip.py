@@ -12,7 +12,8 @@ from flax import nnx
 from support.parity import assert_close, load_params, saved_tensors, widen
 from transformers import SiglipVisionConfig, SiglipVisionModel
 
-from model_ports.vision.siglip import Siglip, SiglipConfig, cut_patches, siglip_rules
+from model_ports.vision.siglip import Siglip, SiglipConfig, siglip_rules
+from model_ports.vision.vit import patchify
 
 CFG = SiglipConfig(layers=3, dim=48, heads=4, mlp_dim=72, side=5, patch=14, norm_eps=1e-3)
 
@@ -55,7 +56,7 @@ def tower(reference: Any, cfg: SiglipConfig, *, final_norm: bool) -> Siglip:
 def test_features_and_patches(reference: Any) -> None:
     pixels, out, _, _ = reference
     ours = tower(reference, CFG, final_norm=True)
-    patches = cut_patches(jnp.asarray(pixels), CFG.patch)
+    patches = patchify(jnp.asarray(pixels), CFG.patch)
     assert patches.shape == (2, 25, 3 * 14 * 14)
     assert_close(ours(patches), out.last_hidden_state, 1e-5, "features")
 
@@ -63,14 +64,14 @@ def test_features_and_patches(reference: Any) -> None:
 def test_features_of_an_earlier_block(reference: Any) -> None:
     pixels, out, _, _ = reference
     ours = tower(reference, dataclasses.replace(CFG, layers=2), final_norm=False)
-    features = ours(cut_patches(jnp.asarray(pixels), CFG.patch))
+    features = ours(patchify(jnp.asarray(pixels), CFG.patch))
     assert_close(features, out.hidden_states[-2], 1e-5, "features")
 
 
 def test_padded_patches_and_given_positions_change_nothing(reference: Any) -> None:
     pixels, out, _, _ = reference
     ours = tower(reference, CFG, final_norm=True)
-    patches = jnp.pad(cut_patches(jnp.asarray(pixels), 14), ((0, 0), (0, 7), (0, 0)))
+    patches = jnp.pad(patchify(jnp.asarray(pixels), 14), ((0, 0), (0, 7), (0, 0)))
     table = jnp.pad(ours.positions[...][None], ((0, 0), (0, 7), (0, 0)), constant_values=3.0)
     valid = jnp.broadcast_to(jnp.arange(32) < 25, (2, 32))
     got = ours(patches, table, valid)
