@@ -17,6 +17,7 @@ _MODULES = (
     "model_ports.vlms.magma",
     "model_ports.vlms.glm4v",
     "model_ports.vlms.paligemma2",
+    "model_ports.vlms.deepseek_vl2",
     "model_ports.vlms.phi4_rv",
     "model_ports.backbones.llama",
 )

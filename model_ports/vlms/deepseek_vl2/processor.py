@@ -1,0 +1,94 @@
+"""What is DeepSeek-VL2's own in a prompt: the conversation format, special tokens, pixels."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from PIL import Image
+
+from model_ports.errors import UserError
+from model_ports.images.letterbox import Letterbox
+from model_ports.images.settings import check_settings
+from model_ports.images.square import HALF
+from model_ports.prompt import Prompt
+from model_ports.text import load_tokenizer, read_eos_ids
+from model_ports.vlms.deepseek_vl2.config import DeepseekVl2Config
+from model_ports.vlms.llava_common.processor import PLACEHOLDER, CropProcessor
+
+# The conversation format ``deepseek`` of the published code, which reads no chat template.
+TEMPLATE = (
+    "{% for message in messages %}{{ {'user': '<|User|>: ', 'assistant': '<|Assistant|>: '}"
+    ".get(message['role'], '') + message['content'] | trim + '\n\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|Assistant|>:' }}{% endif %}"
+)
+SPECIAL = (
+    "<|User|>",
+    "<|Assistant|>",
+    "<|ref|>",
+    "<|/ref|>",
+    "<|det|>",
+    "<|/det|>",
+    "<|grounding|>",
+)
+# With more images in a prompt, none is cut.
+MAX_CUT = 2
+
+
+@dataclasses.dataclass
+class DeepseekVl2Processor(CropProcessor):
+    """Host-side preparation for one checkpoint."""
+
+    OPTIONS: ClassVar[Mapping[str, type]] = {"system": str}
+
+    crops: Letterbox
+
+    def prepare(
+        self, text: str, images: Sequence[Image.Image] = (), *, image_first: bool = True
+    ) -> Prompt:
+        """As in CropProcessor. Of more than two images, each is one crop beside the whole view."""
+        if len(images) > MAX_CUT and self.crops.cropping:
+            whole = dataclasses.replace(self.crops, cropping=False)
+            return dataclasses.replace(self, crops=whole).prepare(
+                text, images, image_first=image_first
+            )
+        return super().prepare(text, images, image_first=image_first)
+
+
+def load(folder: Path, config: DeepseekVl2Config) -> DeepseekVl2Processor:
+    """Tokenizer and image settings of a checkpoint folder.
+
+    Raises:
+        UserError: tokenizer missing or of another model, or a processor file that asks for what
+            this port does not do.
+    """
+    tokenizer = load_tokenizer(folder, config.decoder.vocab)
+    vocabulary = tokenizer.get_vocab()
+    lacking = [token for token in (PLACEHOLDER, *SPECIAL) if token not in vocabulary]
+    if lacking or tokenizer.bos_token_id is None:
+        raise UserError(
+            f"{folder}: the tokenizer has no {' '.join(lacking) or 'bos_token'}, so it is not "
+            "DeepSeek-VL2's; take the tokenizer files of the same checkpoint as the weights"
+        )
+    _check_pixels(folder, config.crops)
+    return DeepseekVl2Processor(
+        tokenizer=tokenizer,
+        eos_ids=read_eos_ids(folder, tokenizer),
+        template=TEMPLATE,
+        crops=config.crops,
+        image_id=vocabulary[PLACEHOLDER],
+    )
+
+
+def _check_pixels(folder: Path, crops: Letterbox) -> None:
+    wanted: dict[str, Any] = {
+        "candidate_resolutions": [list(canvas) for canvas in crops.canvases],
+        "patch_size": crops.patch,
+        "downsample_ratio": crops.joined,
+        "image_mean": list(HALF),
+        "image_std": list(HALF),
+        "normalize": True,
+        "image_token": PLACEHOLDER,
+        "sft_format": "deepseek",
+    }
+    check_settings(folder, "DeepseekVLV2", wanted)
