@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from support.key_manifest import DATA, fake_headers, read_key_manifest
+from support.key_manifest import fake_headers, read_key_manifest
 from support.magma import TINY, MagmaPair
 
+from model_ports.catalogue import published_config
 from model_ports.convert.export import export_folder
 from model_ports.convert.load import load_model
 from model_ports.convert.plan import build_plan, plan_folder
@@ -27,7 +28,7 @@ TRUNK = "vision_tower.clip_vision_model.trunk."
 
 
 def published():
-    return json.loads((DATA / "hf_configs" / "magma-8b.json").read_text())
+    return published_config("magma-8b")
 
 
 def test_published_values():

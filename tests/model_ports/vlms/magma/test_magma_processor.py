@@ -5,11 +5,11 @@ import json
 
 import numpy as np
 import pytest
-from support.key_manifest import DATA
 from support.llava import BEGIN, EOT, IMAGE, LLAMA3_TEMPLATE, write_tokenizer
 from support.magma import SIDE, SPECIAL, preprocessor_json, reference_crops
 from support.parity import textured_image
 
+from model_ports.catalogue import published_config
 from model_ports.errors import UserError
 from model_ports.port import with_options
 from model_ports.vlms.magma import PORT, SYSTEM
@@ -23,7 +23,7 @@ BLOCK = "<image_start><image><image_end>"
 def make_config(folder, *, template=LLAMA3_TEMPLATE, special=SPECIAL, settings=None):
     """A checkpoint folder without weights, with 64-pixel crops, and its config."""
     ids = write_tokenizer(folder, template, special)
-    raw = json.loads((DATA / "hf_configs" / "magma-8b.json").read_text())
+    raw = published_config("magma-8b")
     raw |= {"image_token_index": ids.get(IMAGE, 7), "img_size": SIDE}
     raw["vision_config"]["img_size"] = SIDE
     (folder / "config.json").write_text(json.dumps(raw))
