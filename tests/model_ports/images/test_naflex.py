@@ -45,13 +45,13 @@ def test_golden_grids(size):
 def test_golden_pixels(size):
     patches, total, magnitude, at = GOLDEN[size]
     golden = {"shape": (patches, 768), "sum": total, "abs": magnitude, "at": at}
-    check_golden_pixels(FULL, size, golden)  # type: ignore[arg-type]
+    check_golden_pixels(FULL, size, golden)
 
 
 @pytest.mark.parametrize(("size", "box"), BOXES)
 def test_golden_tokens_of_a_box(size, box):
     for share, (count, first, last, total) in zip((0.0, 0.5), BOXES[size, box], strict=True):
-        tokens = box_tokens(FULL, size, box, share)  # type: ignore[arg-type]
+        tokens = box_tokens(FULL, size, box, share)
         assert (len(tokens), sum(tokens)) == (count, total)
         assert tokens[: len(first)] == first
         assert last in {None, tokens[-1]}

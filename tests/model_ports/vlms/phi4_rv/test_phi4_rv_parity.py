@@ -78,7 +78,6 @@ def test_logits_of_a_mixed_batch(pair, samples, side):
 def test_prompts_with_and_without_images_in_one_batch(pair, samples):
     text = pair.processor.prepare("What is it?", [])
     check_logits(pair, [*samples[:1], (text, [])], "left")
-    check_logits(pair, [(text, [])], "right")
 
 
 @SIDES
@@ -111,7 +110,7 @@ def test_masked_heads_equal_zeroed_projection_inputs(pair, samples):
 
 
 def test_masked_greedy_tokens_equal_reference(pair, samples):
-    check_masked_greedy(pair, samples[0], random_heads(pair, 6, seed=2), STEPS)
+    check_masked_greedy(pair, samples[0], random_heads(pair, 6, seed=2), STEPS // 2)
 
 
 @SIDES
