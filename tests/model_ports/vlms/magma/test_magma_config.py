@@ -1,7 +1,6 @@
 """Magma's config.json, its layout on disk, and the full-size key table."""
 
 import copy
-import json
 import re
 
 import jax
