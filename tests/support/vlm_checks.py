@@ -154,7 +154,7 @@ def check_masked(pair: Any, samples: Sequence[Sample], heads: Sequence[tuple[int
     plain, _ = forward(pair.graphdef, pair.params, batch)
     same, _ = forward(pair.graphdef, pair.params, batch, ones)
     assert np.array_equal(plain, same)
-    with zeroed_heads(pair.projections(), heads, cfg.head_dim):
+    with zeroed_heads(pair.projections(), heads, cfg.value_dim):
         for row, (prompt, images) in enumerate(samples):
             expected = pair.forward(prompt, images).logits[0]
             got = rows(masked[row], prompt, "left")
@@ -177,7 +177,7 @@ def check_masked_greedy(
     mask = np.ones((cfg.layers, cfg.heads), np.float32)
     for head in heads:
         mask[head] = 0
-    with zeroed_heads(pair.projections(), heads, cfg.head_dim):
+    with zeroed_heads(pair.projections(), heads, cfg.value_dim):
         expected = pair.greedy(prompt, images, steps)
     assert expected != pair.greedy(prompt, images, steps)  # the heads matter
     batch = collate([prompt])
