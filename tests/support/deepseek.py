@@ -30,6 +30,7 @@ from model_ports.port import abstract_model
 from model_ports.prompt import Prompt
 from model_ports.vlms.deepseek_vl2 import PORT
 
+# ruff: noqa: RUF001 - the published tokens have full-width bars
 BOS, EOS, PAD = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"
 IMAGE = "<image>"
 SPECIAL = (

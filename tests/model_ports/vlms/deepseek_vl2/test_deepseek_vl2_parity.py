@@ -56,12 +56,13 @@ def answers(pair, samples):
 
 def test_features_and_separators(pair, samples):
     """Tower, joined patches, projector, newlines at row ends, one separator of views."""
+    features = jax.jit(lambda params, arrays: nnx.merge(pair.graphdef, params).features(arrays))
     for prompt, images in samples:
         canvases = CANVASES if len(images) <= 2 else [[SIDE, SIDE]]
         with torch.no_grad():
             found = [pair.reference.features(views(one, canvases, SIDE)) for one in images]
         arrays = jax.tree.map(lambda a: jnp.asarray(a)[None], prompt.images)
-        got = np.asarray(nnx.merge(pair.graphdef, pair.params).features(arrays))[0]
+        got = np.asarray(features(pair.params, arrays))[0]
         assert_close(got, torch.cat(found), 1e-5, "features")
         index = prompt.images["index"]
         newline = pair.reference.image_newline.detach().numpy()
