@@ -1,6 +1,7 @@
 """Strict reading of a Hugging Face config.json: every attribute is used, checked or named
 as irrelevant; anything else is refused by name."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -29,6 +30,14 @@ GENERATION = frozenset(
     suppress_tokens temperature tf_legacy_loss tokenizer_class top_k top_p typical_p""".split()
 )
 
+# Sizes, and numbers that are divided by; a model with none of them, or less, does not exist.
+POSITIVE = frozenset(
+    """depth factor head_dim hidden_size image_size intermediate_size layer_norm_eps
+    max_position_embeddings num_attention_heads num_heads num_hidden_layers num_key_value_heads
+    num_position_embeddings out_hidden_size patch_size rms_norm_eps rope_theta
+    spatial_merge_size temporal_patch_size vocab_size window_size""".split()
+)
+
 # Structural switches from the same dumps, with the only value that every port honours.
 INERT: Mapping[str, Any] = {
     "add_cross_attention": False,
@@ -52,7 +61,8 @@ class ConfigReader:
         self.seen: set[str] = set()
 
     def take(self, name: str, kind: type[T], default: Any = _MISSING) -> T:
-        """The attribute's value, checked to be of ``kind`` (int is accepted for float)."""
+        """The attribute's value, checked to be of ``kind`` (int is accepted for float) and, where
+        its name says that it is a size or the like, to be positive."""
         self.seen.add(name)
         value = self.raw.get(name, _MISSING)
         if value is _MISSING:
@@ -63,6 +73,10 @@ class ConfigReader:
             value = float(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise UserError(f"{self.where}: {name} = {value!r}; expected {kind.__name__}")
+        if isinstance(value, int | float) and name in POSITIVE and not 0 < value < math.inf:
+            raise UserError(
+                f"{self.where}: {name} = {value!r}; expected a positive {kind.__name__}"
+            )
         return value
 
     def optional(self, name: str, kind: type[T]) -> T | None:

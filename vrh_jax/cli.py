@@ -159,6 +159,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"vrh: error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except OSError as error:
+        print(f"vrh: error: {error}; check path, permissions and disk space", file=sys.stderr)
+        return BAD_INPUT
     except KeyboardInterrupt:
         print("vrh: cancelled", file=sys.stderr)
         return CANCELLED

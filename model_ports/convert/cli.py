@@ -166,6 +166,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"vrh-convert: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"vrh-convert: {error}; check path, permissions and disk space", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("\nvrh-convert: interrupted; the same command continues", file=sys.stderr)
         return 130

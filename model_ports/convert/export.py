@@ -20,7 +20,7 @@ from model_ports.convert.pieces import cast
 from model_ports.convert.plan import read_json, settled_config
 from model_ports.convert.progress import Progress
 from model_ports.convert.source import PARAMS, PARTIAL, is_converted, side_files
-from model_ports.convert.store import read_manifest
+from model_ports.convert.store import check_chunks, read_manifest
 from model_ports.errors import UserError
 from model_ports.port import Port
 from model_ports.registry import port_for
@@ -77,6 +77,7 @@ def export_folder(
     if not is_converted(converted):
         raise UserError(f"{converted} is not a converted checkpoint (`vrh convert` makes one)")
     manifest = read_manifest(converted)
+    check_chunks(converted)
     raw = read_json(converted / "config.json")
     port = port or port_for(raw)
     names: Mapping[str, Any] = manifest["tensors"]

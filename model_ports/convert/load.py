@@ -21,7 +21,7 @@ from model_ports.convert.fingerprint import fingerprint, weights_digest
 from model_ports.convert.pieces import Index, Target, flatten, unflatten
 from model_ports.convert.plan import Plan, parse_dtype, plan_folder, read_json, settled_config
 from model_ports.convert.source import PARAMS, is_converted, resolve
-from model_ports.convert.store import Stored, read_manifest, stored_arrays
+from model_ports.convert.store import Stored, check_chunks, read_manifest, stored_arrays
 from model_ports.errors import UserError
 from model_ports.port import Model, Port, abstract_model
 from model_ports.registry import port_for
@@ -155,6 +155,7 @@ def open_converted(folder: Path, port: Port | None = None) -> Converted:
             f"{folder}: its parameters are not those of port {port.family} and config.json "
             f"(first: {wrong[0][0]}); convert the source again"
         )
+    check_chunks(folder)
     return Converted(folder, manifest, raw, port, config, graphdef, stored)
 
 

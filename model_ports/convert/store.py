@@ -12,6 +12,7 @@ Format: what ``orbax.checkpoint.PyTreeCheckpointHandler(use_ocdbt=False)`` write
 import itertools
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -173,15 +174,58 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def stored_arrays(folder: Path) -> Stored:
     """Path -> (shape, dtype) of every parameter of a converted folder, sorted by path."""
+    return {path: (shape, dtype) for path, (shape, dtype, _) in _arrays(folder).items()}
+
+
+def chunk_faults(folder: Path) -> list[str]:
+    """Sentences about chunk files that are missing or not whole, of an incomplete copy for
+    instance. zarr itself reads a missing chunk as zeros."""
+    faults = []
+    for path, (shape, dtype, chunk) in _arrays(folder).items():
+        array = folder / PARAMS / _name(path)
+        nbytes = math.prod(chunk) * dtype.itemsize
+        sizes = {entry.name: entry.stat().st_size for entry in os.scandir(array)}
+        counts = [range(-(-n // size)) for n, size in zip(shape, chunk, strict=True)]
+        for index in itertools.product(*counts):
+            name = ".".join(map(str, index)) or "0"
+            if sizes.get(name) != nbytes:
+                found = f"{sizes[name]} of {nbytes} bytes" if name in sizes else "missing"
+                file = f"{PARAMS}/{array.name}/{name}"
+                faults.append(f"parameter {path}: chunk file {file} is {found}")
+    return faults
+
+
+def check_chunks(folder: Path) -> None:
+    """Refuse a converted folder of which a part is missing.
+
+    Raises:
+        UserError: naming the first file.
+    """
+    faults = chunk_faults(folder)
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise UserError(
+            f"{folder} is not whole: {faults[0]}{more}; copy the folder again, or convert again"
+        )
+
+
+def _arrays(folder: Path) -> dict[str, tuple[tuple[int, ...], np.dtype, tuple[int, ...]]]:
+    """Path -> (shape, dtype, chunk shape), sorted by path."""
     from model_ports.convert.plan import read_json
 
     params = folder / PARAMS
-    tree = read_json(params / "_METADATA")["tree_metadata"]
-    paths = sorted("/".join(k["key"] for k in leaf["key_metadata"]) for leaf in tree.values())
-    stored: Stored = {}
-    for path in paths:
-        zarray = read_json(params / _name(path) / ".zarray")
-        kind = zarray["dtype"]
-        dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bfloat16" else np.dtype(kind)
-        stored[path] = (tuple(zarray["shape"]), dtype)
-    return stored
+    try:
+        tree = read_json(params / "_METADATA")["tree_metadata"]
+        paths = sorted("/".join(k["key"] for k in leaf["key_metadata"]) for leaf in tree.values())
+        arrays = {}
+        for path in paths:
+            zarray = read_json(params / _name(path) / ".zarray")
+            kind = zarray["dtype"]
+            dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bfloat16" else np.dtype(kind)
+            arrays[path] = (tuple(zarray["shape"]), dtype, tuple(zarray["chunks"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{params}: its metadata are damaged ({error!r}); copy the folder again, or convert "
+            "again"
+        ) from error
+    return arrays

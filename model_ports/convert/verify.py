@@ -14,7 +14,7 @@ from model_ports.convert.pieces import Piece, cast
 from model_ports.convert.plan import Plan, plan_folder, read_json, settled_config
 from model_ports.convert.progress import Progress
 from model_ports.convert.source import PARAMS, is_converted
-from model_ports.convert.store import read_manifest, stored_arrays
+from model_ports.convert.store import chunk_faults, read_manifest, stored_arrays
 from model_ports.errors import UserError
 from model_ports.port import Port
 from model_ports.registry import port_for
@@ -50,7 +50,10 @@ def verify_folder(
     mismatches = _changed_files(converted, manifest)
     raw = read_json(converted / "config.json")
     port = port or port_for(raw)
-    if source is None:
+    incomplete = chunk_faults(converted)
+    if incomplete:
+        found = incomplete
+    elif source is None:
         config = settled_config(port, raw, tuple(manifest["tensors"]))
         found = _against_checksums(converted, manifest, port, config, show=show)
     else:

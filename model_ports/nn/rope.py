@@ -20,8 +20,8 @@ class Rope:
 
     Attributes:
         theta: base of the frequencies.
-        sections: frequencies per position axis (M-RoPE, sums to half the rotated dims); None
-            for 1-D.
+        sections: frequencies per position axis (M-RoPE; sums to half the rotated dims unless
+            interleaved); None for 1-D.
         interleaved: frequency i belongs to axis i mod 3 (as far as that axis's section goes,
             then to axis 0) instead of one contiguous run per axis.
         pairs: which two dims are rotated together: i and i + R/2, or 2i and 2i + 1.
@@ -44,13 +44,12 @@ class Rope:
         """Number of position axes A."""
         return 1 if self.sections is None else len(self.sections)
 
-    def axis_of_frequency(self) -> np.ndarray:
-        """Position axis that each frequency follows, int [R/2]; needs ``sections``."""
+    def axis_of_frequency(self, count: int) -> np.ndarray:
+        """Position axis that each of ``count`` = R/2 frequencies follows; needs ``sections``."""
         sections = self.sections or ()
-        axes = np.repeat(np.arange(len(sections)), sections)
         if not self.interleaved:
-            return axes
-        index = np.arange(sum(sections))
+            return np.repeat(np.arange(len(sections)), sections)
+        index = np.arange(count)
         turn = index % len(sections)
         return np.where(index < len(sections) * np.array(sections)[turn], turn, 0)
 
@@ -81,7 +80,7 @@ def rope_tables(positions: jax.Array, rope: Rope, head_dim: int) -> tuple[jax.Ar
         angle = angles[0]
     else:
         # angle[..., i] takes the position axis that owns frequency i.
-        axis = rope.axis_of_frequency()
+        axis = rope.axis_of_frequency(head_dim // 2)
         onehot = jnp.asarray(np.eye(len(rope.sections), dtype=bool)[axis].T)  # [A, R/2]
         angle = jnp.sum(jnp.where(onehot[:, None, None], angles, 0.0), axis=0)
     return jnp.cos(angle), jnp.sin(angle)

@@ -82,7 +82,8 @@ def _read_vision(reader: ConfigReader) -> GlmVitConfig:
     reader.expect("model_type", "glm4v_vision", "glm4v")
     reader.expect("hidden_act", "silu")
     reader.expect("attention_bias", False)
-    reader.expect("in_channels", 3)
+    for name in ("in_chans", "in_channels"):
+        reader.expect(name, 3)
     reader.ignore(("hidden_dropout_prob",))
     patch, size = reader.take("patch_size", int), reader.take("image_size", int)
     cfg = GlmVitConfig(

@@ -58,7 +58,8 @@ def read_config(raw: Mapping[str, Any]) -> Qwen3VLConfig:
 
 def _read_vision(reader: ConfigReader) -> Qwen3VitConfig:
     reader.expect("hidden_act", "gelu_pytorch_tanh")
-    reader.expect("in_channels", 3)
+    for name in ("in_chans", "in_channels"):
+        reader.expect(name, 3)
     cfg = Qwen3VitConfig(
         depth=reader.take("depth", int),
         dim=reader.take("hidden_size", int),

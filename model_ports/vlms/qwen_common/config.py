@@ -59,14 +59,15 @@ def need(holds: bool, message: str) -> None:
 
 
 def check_sections(decoder: DecoderConfig) -> None:
-    """M-RoPE: three axes share the frequencies of the rotated dims."""
+    """M-RoPE: three axes share the frequencies of the rotated dims. Interleaved sections may be
+    longer or shorter: they end with the frequencies, and axis 0 takes what they leave."""
     sections: tuple[Any, ...] = decoder.rope.sections or ()  # as the file has them
     half = (decoder.rope.dim or decoder.head_dim) // 2
     lengths = [n for n in sections if isinstance(n, int) and n >= 0]
     need(
-        len(sections) == len(lengths) == 3 and sum(lengths) == half,
-        f"mrope_section {list(sections)} must be three lengths that sum to half the rotated "
-        f"dims, {half}",
+        len(sections) == len(lengths) == 3 and (decoder.rope.interleaved or sum(lengths) == half),
+        f"mrope_section {list(sections)} must be three lengths"
+        + ("" if decoder.rope.interleaved else f" that sum to half the rotated dims, {half}"),
     )
 
 

@@ -89,6 +89,7 @@ def test_dry_run_writes_nothing(tmp_path, source, capsys):
         (["SOURCE", "OUT", "--shards", "0"], ["shards = 0"]),
         (["SOURCE/nowhere", "OUT"], ["nowhere"]),
         (["SOURCE/config.json", "OUT"], ["is a file"]),
+        (["SOURCE", "SOURCE/config.json/below"], ["Not a directory", "config.json/below"]),
         (["nobody/no-such-model", "OUT"], ["nobody/no-such-model", "HF_HUB_OFFLINE"]),
         (["OUT", "OUT2"], ["OUT"]),
     ],

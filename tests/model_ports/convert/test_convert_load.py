@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from support.checkpoints import llama_config, llama_shapes, tiny_llama, write_folder
 
+from model_ports.convert.export import export_folder
 from model_ports.convert.load import load_model
 from model_ports.convert.pieces import flatten
 from model_ports.convert.plan import plan_folder
 from model_ports.convert.save import save
+from model_ports.convert.verify import verify_folder
 from model_ports.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -200,3 +202,21 @@ def test_damaged_conversions(folders, tmp_path):
 def test_every_shape_of_the_tiny_config_is_used(folders):
     shapes = llama_shapes(json.loads((folders[0] / "config.json").read_text()))
     assert set(plan_folder(folders[0]).headers.tensors) == set(shapes)
+
+
+@pytest.mark.parametrize("left", [None, 5])
+def test_a_folder_that_lacks_a_chunk_is_refused_by_name(folders, tmp_path, left):
+    """Of an incomplete copy; zarr would read zeros."""
+    converted = shutil.copytree(folders[1], tmp_path / "converted")
+    chunk = "params/decoder.layers.mlp.up.kernel/1.0.3"
+    data = (converted / chunk).read_bytes()
+    (converted / chunk).unlink()
+    if left:
+        (converted / chunk).write_bytes(data[:left])
+    found = rf"{chunk} is {f'{left} of {len(data)} bytes' if left else 'missing'}"
+    for use in (load_model, lambda folder: export_folder(folder, tmp_path / "out")):
+        with pytest.raises(UserError, match=found):
+            use(converted)
+    result = verify_folder(converted, folders[0], logits=False)
+    assert not result["ok"]
+    assert any(chunk in sentence for sentence in result["mismatches"])

@@ -63,7 +63,18 @@ def test_published_values():
 def test_axes_of_the_published_frequencies():
     """T, H, W in turn for 60 frequencies, and the last four to T."""
     rope = PORT.read_config(published()).decoder.rope
-    assert rope.axis_of_frequency().tolist() == [0, 1, 2] * 20 + [0] * 4
+    assert rope.axis_of_frequency(64).tolist() == [0, 1, 2] * 20 + [0] * 4
+
+
+def test_interleaved_sections_may_be_longer_than_the_frequencies():
+    """As the reference's slices, which simply end: transformers' own tiny configs are so."""
+    section = {"mrope_interleaved": True, "mrope_section": [16, 8, 1], "rope_type": "default"}
+    rope = PORT.read_config(changed("text_config.rope_scaling", section)).decoder.rope
+    slices = [0] * 32
+    slices[1:24:3] = [1] * 8
+    slices[2:3:3] = [2]
+    assert rope.axis_of_frequency(32).tolist() == slices
+    assert rope.axis_of_frequency(4).tolist() == slices[:4]
 
 
 def test_theta_is_read_and_never_assumed():
@@ -127,7 +138,7 @@ REFUSED = [
     ("text_config.rms_norm_eps", ABSENT, "rms_norm_eps"),
     ("text_config.rope_scaling", ROPE | {"rope_type": "yarn", "factor": 3.0}, "yarn"),
     ("text_config.rope_scaling", ROPE | {"mrope_interleaved": False}, "mrope_interleaved"),
-    ("text_config.rope_scaling", ROPE | {"mrope_section": [24, 20, 24]}, "mrope_section"),
+    ("text_config.rope_scaling", ROPE | {"mrope_section": [24, -1, 20]}, "mrope_section"),
     ("text_config.rope_scaling", ROPE | {"mrope_section": [32, 32]}, "mrope_section"),
     ("text_config.rope_scaling", ROPE | {"beta_fast": 32}, "beta_fast"),
     ("text_config.rope_scaling", None, "mrope_section"),
