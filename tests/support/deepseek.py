@@ -138,7 +138,9 @@ class Reference(torch.nn.Module):
         sizes = {k: value for k, value in text.items() if k not in ("model_type", "rope_theta")}
         ids = {f"{name}_token_id": None for name in ("bos", "eos", "pad")}
         self.language = DeepseekV2ForCausalLM._from_config(
-            DeepseekV2Config(**sizes, rope_parameters=rope, **ids), attn_implementation="eager"
+            DeepseekV2Config(**sizes, rope_parameters=rope, **ids),
+            attn_implementation="eager",
+            experts_implementation="eager",  # the default is not for double precision
         )
         vision = SiglipVisionConfig(
             hidden_size=v["width"],
