@@ -27,6 +27,10 @@ _FILL = (
     r"(?:[\s:=,.;*\"'`_|-]|\b(?:and|at|are|bounding|box|coord(?:inate)?s?|corner|from|is|its|"
     r"object|of|pixel|point|position|the|to|vertex|with)\b|坐标|为|是|在|角|和|点){0,24}+"
 )
+# Words between two corners whose names come behind them.
+_NAMED_AS = (
+    r"(?:[\s*,;:_-]|\b(?:and|are|as|at|corner|for|is|marks|of|the|to)\b|为|是|在|角|和){0,16}+"
+)
 _FIRST = (
     r"(?:(?:top|upper)[-_ ]?left|left[-_ ]?(?:top|upper)|左上|"
     r"\(\s*+x_?[01]\s*+,\s*+y_?[01]\s*+\))"
@@ -35,6 +39,11 @@ _SECOND = (
     r"(?:(?:bottom|lower)[-_ ]?right|right[-_ ]?(?:bottom|lower)|右下|"
     r"\(\s*+x_?[12]\s*+,\s*+y_?[12]\s*+\))"
 )
+_OTHER_CORNER = (
+    r"(?:(?:(?:top|upper)[-_ ]?right|right[-_ ]?(?:top|upper)|右上)"
+    r"|(?:(?:bottom|lower)[-_ ]?left|left[-_ ]?(?:bottom|lower)|左下))"
+)
+_SPAN = r"\s*+(?:to|and|through|until|-{1,2}>?|–|—|→|,)\s*+"
 _SIDE = (
     r"[xy][-_ ]?(?:min|max|[0-9]|left|right|top|bottom)|(?:min|max)[-_ ]?[xy]"
     r"|(?:top|upper)[-_ ]?left[-_ ]?[xy]|(?:bottom|lower)[-_ ]?right[-_ ]?[xy]"
@@ -45,14 +54,19 @@ FORMS = re.compile(
     rf"(?P<list>\[\s*+{_ANY_FOUR}\s*+\])"
     rf"|(?P<nested>\[\s*+{_LIST_PAIR}{_COMMA}{_LIST_PAIR}\s*+\])"
     rf"|(?P<tuple>\(\s*+{_FOUR}\s*+\))"
-    rf"|(?P<corners>{_FIRST}{_FILL}{_CORNER}{_FILL}{_SECOND}{_FILL}{_CORNER})"
+    rf"|(?P<corners>{_FIRST}{_FILL}{_CORNER}(?:{_FILL}{_OTHER_CORNER}{_FILL}{_CORNER}){{0,2}}+"
+    rf"{_FILL}{_SECOND}{_FILL}{_CORNER}(?:{_FILL}{_OTHER_CORNER}{_FILL}{_CORNER})?+)"
+    rf"|(?P<behind>{_LIST_PAIR}{_NAMED_AS}{_FIRST}{_NAMED_AS}{_LIST_PAIR}{_NAMED_AS}{_SECOND}"
+    rf"(?!{_FILL}{_CORNER}))"
+    rf"|(?P<span>\b(?:b?box|rectangle)\b[^.!?\n0-9()\[\]{{}}<>]{{0,60}}+"
+    rf"{_LIST_PAIR}{_SPAN}{_LIST_PAIR}(?!{_SPAN}{_LIST_PAIR}|\s*+[,;]?\s*+[\[(]))"
     rf"|(?P<pairs>{_PAIR}(?:[ \t]*+(?:,|;|and\b|to\b|->|→)?\s*+{_PAIR})*+)"
     r"|(?P<tokens>(?:<[0-9]++>\s*+)++)"
-    rf"|(?P<quoted>box(?:es)?(?:_?2d)?[\"'`*]{{0,3}}\s*+[=:]\s*+[\"']\s*+{_ANY_FOUR}\s*+[\"'])"
+    rf"|(?P<quoted>(?<!view)box(?:es)?(?:_?2d)?[\"'`*]{{0,3}}\s*+[=:]\s*+[\"']\s*+{_ANY_FOUR}\s*+[\"'])"
     rf"|(?P<keyed>(?:\bb?box(?:es)?(?:_?2d)?[\"'`*]{{0,3}}\s*+[=:]"
     rf"|\bcoordinates?(?:\s+(?:is|are))?\s*+[=:]?)[\s*`]*+{_FOUR}(?![\w%(]|\s*+[,.]\s*+[0-9]))"
     rf"|(?P<tagged><\|?(?:box|bbox|det)(?:_start)?\|?>\s*+{_ANY_FOUR}(?=\s*+<))"
-    rf"|(?P<named>{_ITEM}(?:[\s,;]*+(?:and\b\s*+|[-*•]\s++)?{_ITEM})*+)",
+    rf"|(?P<named>{_ITEM}(?:[\s,;()]*+(?:and\b\s*+|[-*•]\s++)?{_ITEM})*+)",
     re.IGNORECASE,
 )
 # Without brackets, commas are separators only if all are alike ("1,024, 300" is two numbers).
@@ -63,7 +77,9 @@ _LOC = re.compile(r"(?:<loc[0-9]{4}>\s*+)++")
 _NUMBER = re.compile(_N)
 _PAIR_RE = re.compile(_PAIR)
 _ITEM_RE = re.compile(rf"({_SIDE})[\"'`*]{{0,3}}\s*+[:=]\s*+[\"'`*]{{0,3}}({_N})", re.IGNORECASE)
-_CORNERS = re.compile(_CORNER, re.IGNORECASE)
+_CORNER_RE = re.compile(
+    rf"(?:{_FIRST}|{_SECOND}|(?P<named>{_OTHER_CORNER})){_FILL}(?P<corner>{_CORNER})", re.IGNORECASE
+)
 
 # Names of the four sides, in the order x0, y0, x1, y1, or x, y, width, height.
 _SIDES = tuple(
@@ -84,6 +100,17 @@ _SIZES = tuple(names.split() for names in ("x y w h", "x y width height", "left 
 # A list under such a key or tag, or in such a call, is something else than a box.
 _OTHER = re.compile(
     r"point|poly|quad|segm|mask|contour|colou?r|rgb|stroke|vert(?:ex|ices)|cent(?:er|re)|traject",
+    re.IGNORECASE,
+)
+_OTHER_KEY = re.compile(
+    r"(?:\A|[\"'`{(,*\n])\s*+(?:axis|confidences?|counts?|dates?|ids?|lines?|logits?|prob(?:abilitie)?s?|"
+    r"probability|(?:image_?)?(?:size|shape)|scores?|years?)[\"'`* ]{0,4}[:=]\s*+\Z",
+    re.IGNORECASE,
+)
+# Boxes before the first that is named by a key or tag belong to another key or to prose.
+_NAMED_BOX = re.compile(
+    r"(?:[\"'](?:b(?:ounding[_ ]?)?box(?:es)?(?:_?2d)?|box(?:es)?_?2d)[\"']\s*+[:=]"
+    r"|<\|?(?:box|bbox|det)(?:_start)?\|?>)[\s\"'\[(]*+\Z",
     re.IGNORECASE,
 )
 _BOX_KEY = re.compile(r"box|rect|det\Z", re.IGNORECASE)
@@ -121,6 +148,13 @@ def number_boxes(text: str) -> Iterator[Box]:
     if _WHOLE.fullmatch(text):
         yield from _finite(_numbers(text))
         return
+    boxes = list(_stated(text))
+    first = next((i for i, (named, _) in enumerate(boxes) if named), 0)
+    yield from (box for _, box in boxes[first:])
+
+
+def _stated(text: str) -> Iterator[tuple[bool, Box]]:
+    """Boxes in order, and whether a key or tag names them as such."""
     other = False
     for match in FORMS.finditer(text):
         before = text[max(0, match.start() - _WINDOW) : match.start()]
@@ -132,12 +166,9 @@ def number_boxes(text: str) -> Iterator[Box]:
         # else the window lies inside the same long list, and what holds for it still does
         form = match.lastgroup or ""
         if not (other or _arithmetic(before, after) or _beside_number(before)):
-            yield from _finite_boxes(_READERS[form](match, before, after))
-
-
-def _finite_boxes(boxes: Iterator[list[float]]) -> Iterator[Box]:
-    for box in boxes:
-        yield from _finite(box)
+            named = bool(_NAMED_BOX.search(before[-60:]))
+            for numbers in _READERS[form](match, before, after):
+                yield from ((named, box) for box in _finite(numbers))
 
 
 def _finite(numbers: list[float]) -> Iterator[Box]:
@@ -158,6 +189,8 @@ def _under_other(head: str) -> bool:
         name = _NAME.search(head[:-1].rstrip()[-70:])
     if name and _OTHER.search(name[1]):
         return not _BOX_KEY.search(name[1])
+    if _OTHER_KEY.search(head[-70:]):
+        return True
     return bool(_OPEN_TAG.search(head[-230:] + " "))
 
 
@@ -207,7 +240,18 @@ def _nested(match: re.Match[str], before: str, _after: str) -> Iterator[list[flo
 
 
 def _corners(match: re.Match[str], _before: str, _after: str) -> Iterator[list[float]]:
-    yield [n for corner in _CORNERS.findall(match[0]) for n in _numbers(corner)][-4:]
+    """Two named corners, or all four if they are those of an upright box."""
+    stated = [
+        (bool(m["named"]), *_numbers(m["corner"])[-2:]) for m in _CORNER_RE.finditer(match[0])
+    ]
+    (x0, y0), (x1, y1) = [point[1:] for point in stated if not point[0]]
+    if all(point[1:] in ((x1, y0), (x0, y1)) for point in stated if point[0]):
+        yield [x0, y0, x1, y1]
+
+
+def _span(match: re.Match[str], before: str, _after: str) -> Iterator[list[float]]:
+    if not _OTHER.search(f"{before[-20:]}{match[0].partition('(')[0].partition('[')[0]}"):
+        yield _numbers(match[0])[-4:]
 
 
 def _tokens(match: re.Match[str], _before: str, after: str) -> Iterator[list[float]]:
@@ -222,9 +266,9 @@ def _pairs(match: re.Match[str], before: str, after: str) -> Iterator[list[float
     if before.rstrip().endswith("["):  # in a list they are points
         return
     runs: list[list[float]] = []
-    last = -1
-    for pair in _PAIR_RE.finditer(match[0]):
-        gap = match[0][last : pair.start()] if last >= 0 else "\n"
+    last, said = -1, match[0]
+    for pair in _PAIR_RE.finditer(said):
+        gap = said[last : pair.start()] if last >= 0 else "\n"
         if gap.strip() == "," or (not gap.strip() and "\n" not in gap):
             runs[-1] += _numbers(pair[0])
         else:
@@ -258,6 +302,8 @@ _READERS: dict[str, Callable[[re.Match[str], str, str], Iterator[list[float]]]] 
     "nested": _nested,
     "tuple": _tuple,
     "corners": _corners,
+    "behind": _last_four,
+    "span": _span,
     "pairs": _pairs,
     "tokens": _tokens,
     "quoted": _last_four,

@@ -18,8 +18,10 @@ _CUE = re.compile(
     r"\b(?:final|correct) answer\b|^[ \t*#>]*+answer[ *]*+:|\\boxed\s*+\{",
     re.IGNORECASE | re.MULTILINE,
 )
-# Marks of LaTeX around brackets and numbers.
-_LATEX = re.compile(r"\\(?:left|right)(?![a-z])|\\[,;! ]|\\(?=[\[\](){}])")
+# Marks of LaTeX around brackets and numbers, and escapes of JSON inside a string.
+_ESCAPES = re.compile(
+    r"\\(?:left|right)(?![a-z])|\\[,;! ]|\\(?=[\[\](){}])|\\{1,8}+(?:(?=[\"'])|[nrt](?![a-z]))"
+)
 
 
 def parse_boxes(text: object, model: str | BoxFormat) -> list[Box]:
@@ -37,7 +39,7 @@ def parse_boxes(text: object, model: str | BoxFormat) -> list[Box]:
     """
     form = model if isinstance(model, BoxFormat) else box_format(model)
     read = loc_boxes if "<loc" in form.template else number_boxes
-    answer = _LATEX.sub("", final_answer(text))
+    answer = _ESCAPES.sub("", final_answer(text))
     declared = 0
     for cue in _CUE.finditer(answer):
         declared = cue.end()

@@ -12,6 +12,7 @@ _ROLE = re.compile(
     r"|<\|im_start\|>\s*+assistant(?:<\|im_sep\|>|\s)"
     r"|<\|start_header_id\|>\s*+assistant\s*+<\|end_header_id\|>"
     r"|<\|assistant\|>[ \t]*:*"
+    r"|<start_of_turn>\s*+model\b|\[/INST\]|(?:^|\n)#{2,3} (?:assistant|response):"
     r"|(?-i:\bASSISTANT:)",
     re.IGNORECASE,
 )

@@ -60,10 +60,18 @@ _LABEL = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _ONE_OF = re.compile(r"\bone of(?= (?:the|these|those|our|its|his|her|their)\b)", re.IGNORECASE)
+_YEAR = re.compile(r"\b(?:in|since|from|year)\s(?:19|20)[0-9]{2}(?=,)", re.IGNORECASE)
+# Chinese: "5个", "有三只狗".
+_MEASURE = "个只条匹辆张把人位本朵头棵杯"
+_BESIDE_CHINESE = re.compile(r"(?<=[0-9])(?=[\u4e00-\u9fff])|(?<=[\u4e00-\u9fff])(?=[0-9])")
+_CHINESE_COUNT = re.compile(
+    rf"(?<![零一二三四五六七八九十百第两])([零一二三四五六七八九十两])(?=[{_MEASURE}])"
+)
 _ENUMERATION = re.compile(r"(?<![\w.,])1(?:\s?,\s?(?:and\s)?[0-9]{1,3}){2,200}+(?![\w,])")
 _TOTAL_AFTER = re.compile(r"\s*(?:\w+\s+){0,3}?(?:in total|altogether|overall)", re.IGNORECASE)
 _TOTAL_BEFORE = re.compile(
-    r"(?:=|\b(?:total(?:\s+(?:of|is|number))?|so|therefore|thus|altogether))\W+(?:\w+\s+){0,3}?\Z",
+    r"(?:=|(?<!\bin )\b(?:total(?:\s+(?:of|is|number))?|so|therefore|thus|altogether))\W+"
+    r"(?:\w+\s+){0,3}?\Z",
     re.IGNORECASE,
 )
 _NOTHING = re.compile(r"\b(?:none|no|nothing|(?:not|n['’]t)\s+any)\b|n['’]t any\b", re.IGNORECASE)
@@ -87,7 +95,7 @@ def _commitment(text: str) -> float | None:
         return float(_CHINESE[normalise(text)])
     text = digits(text)
     alone = re.fullmatch(r"\W*[0-9]+[.)]\W*", text)  # "2." alone is no list mark
-    kept = text if alone else _LABEL.sub(" ", text)
+    kept = text if alone else _YEAR.sub(" ", _LABEL.sub(" ", text))
     kept = _ENUMERATION.sub(_not_in_sequence, kept)
     without = _RANGE.sub(" ", kept)
     found = []
@@ -126,6 +134,8 @@ def digits(text: str) -> str:
     "one" as a pronoun ("the one on the left", "one of") stays.
     """
     text = re.sub(r"[*`]+|(?<!\w)_+|_+(?!\w)", "", text)
+    text = _CHINESE_COUNT.sub(lambda m: str(_CHINESE[m[1]]), text)
+    text = _BESIDE_CHINESE.sub(" ", text)
     for sign, fraction in _FRACTIONS.items():
         text = re.sub(rf"(?<=[0-9])\s?{sign}", f" {fraction}", text).replace(sign, fraction)
     text = _ONE_OF.sub("some of", text)
@@ -170,14 +180,14 @@ def _spelled(match: re.Match[str], text: str) -> str:
 
 
 _METRES = {
-    r"mm|millimet(?:er|re)s?": 0.001,
-    r"cm|centimet(?:er|re)s?": 0.01,
+    r"mm|millimet(?:er|re)s?|毫米": 0.001,
+    r"cm|centimet(?:er|re)s?|厘米": 0.01,
     r"dm|decimet(?:er|re)s?": 0.1,
-    r"km|kilomet(?:er|re)s?": 1000.0,
+    r"km|kilomet(?:er|re)s?|公里": 1000.0,
     r"[µμ]m|micromet(?:er|re)s?|microns?": 1e-6,
-    r"m|met(?:er|re)s?": 1.0,
-    r"in\.?|inch(?:es)?|\"|”|″|''": 0.0254,
-    r"ft\.?|foot|feet|'|’|′": 0.3048,
+    r"m|met(?:er|re)s?|米": 1.0,
+    r"in\.?|inch(?:es)?|英寸|\"|”|″|''": 0.0254,
+    r"ft\.?|foot|feet|英尺|'|’|′": 0.3048,
     r"yds?\.?|yards?": 0.9144,
     r"mi|miles?": 1609.344,
 }
@@ -196,6 +206,10 @@ _INCHES = re.compile(
     rf"\s*,?\s*(?:and\s+)?(?P<n>{_VALUE})\s?(?:\"|”|″|''|in\b|inch(?:es)?\b)", re.IGNORECASE
 )
 _BARE_INCHES = re.compile(r"\s?(?P<n>[0-9]{1,2}(?:\.[0-9]+)?)(?![\w.])")
+# "5 foot 3"; other numbers behind feet may count something.
+_SPOKEN_INCHES = re.compile(
+    r"\s(?P<n>[0-9]|1[01])(?=\s*(?:[.,;)]?\s*\Z|[,;)]|\.\s|tall\b|high\b|wide\b))", re.IGNORECASE
+)
 _CENTIMETRES = re.compile(
     r"\s+(?:and\s+)?(?P<n>[0-9]{1,2}(?:\.[0-9]+)?)\s?(?:cm|centimet(?:er|re)s?)\b", re.IGNORECASE
 )
@@ -274,6 +288,8 @@ def _single(match: re.Match[str], answer: str) -> tuple[float, int]:
         rest = _INCHES.match(answer, match.end())
         if not rest and match["unit2"] in "'’′":
             rest = _BARE_INCHES.match(answer, match.end())
+        elif not rest:
+            rest = _SPOKEN_INCHES.match(answer, match.end())
     elif unit == 1.0:
         rest, smaller = _CENTIMETRES.match(answer, match.end()), 0.01
     if rest:

@@ -66,6 +66,7 @@ _IDLE = re.compile(
     r"\byes\s*+(?:or|and|/)\s*+no\b|\bno[- ](?:doubt|one|body|idea|matter|way to)\b", re.IGNORECASE
 )
 _NEGATED = re.compile(r"\b(?:not\s+|un)(true|false)\b", re.IGNORECASE)
+_CHINESE = re.compile(r"\s*(?:(不是|没有|否)|(是的|是|有|对))的?(?=[\s,，。.!！]|\Z)")
 _ALONE = {"y": True, "是": True, "是的": True, "对": True, "有": True} | {
     "n": False, "否": False, "不是": False, "不": False, "没有": False
 }  # fmt: skip
@@ -81,6 +82,8 @@ def read_yes_no(text: object) -> bool | None:
     words = normalise(answer)
     if words in _ALONE:
         return _ALONE[words]
+    if chinese := _CHINESE.match(answer):
+        return chinese[2] is not None
     found = [m[1].lower() in _YES for m in _YES_NO.finditer(answer)]
     if found and (_YES_NO.match(words) or len(set(found)) == 1):
         return found[0]

@@ -127,6 +127,10 @@ CHOICES = [
     ("Is it A? No. Is it B? Yes.", None),
 ]
 COUNTS = [
+    ("有三只狗", 3),
+    ("共有5个", 5),
+    ("There are 9 in total: 4 on top, 5 below", 9),
+    ("In 2019, 4 people", 4),
     ("13", 13),
     ("three", 3),
     ("Three.", 3),
@@ -210,6 +214,10 @@ COUNTS = [
     ("2 x 10^3", 2000),
 ]
 LENGTHS = [
+    ("80厘米", "", 0.8),
+    ("1.2米", "", 1.2),
+    ("about 5 foot 3", "", 1.6002),
+    ("5 feet 3 of them", "", 1.524),
     ("48.47 centimeters", "", 0.4847),
     ("2'3\"", "", 0.6858),
     ("2' 3\"", "", 0.6858),
@@ -280,6 +288,8 @@ LENGTHS = [
     ("**Width:** 1.5 m", "width", 1.5),
 ]
 YES_NO = [
+    ("不是的", False),
+    ("是的，有。", True),
     ("Yes", True),
     ("no", False),
     ("Yes, ... a death notice", True),
