@@ -95,18 +95,19 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def per_device(
-    fn: Callable[..., jax.Array],
+    fn: Callable[..., Any],
     args: Sequence[jax.Array],
     in_axes: Sequence[tuple[str | None, ...]],
     out_axes: tuple[str | None, ...],
-) -> jax.Array:
+) -> Any:
     """``fn(*args)`` on each device's own shards; the outputs are summed over split axes that
     are not in ``out_axes``. Without a mesh it is the plain call.
 
     For operations that must not be partitioned by the compiler, such as sorting tokens.
 
     Args:
-        in_axes, out_axes: logical axes of every argument and of the output.
+        in_axes: logical axes of every argument.
+        out_axes: of the output or of every output; a batch axis is as long as in ``args[0]``.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
@@ -116,7 +117,7 @@ def per_device(
     out = _spec(out_axes, args[0].shape, shape)
     split = {name for spec in specs for name in spec if name} - {name for name in out if name}
 
-    def local(*shards: jax.Array) -> jax.Array:
+    def local(*shards: jax.Array) -> Any:
         result = fn(*shards)
         return jax.lax.psum(result, tuple(sorted(split))) if split else result
 

@@ -13,6 +13,7 @@ Source: DeepSeekMoE; transformers ``DeepseekV2Moe``.
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -97,17 +98,15 @@ class MoE(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [B, T, D] -> [B, T, D]."""
-        scores, chosen = jax.lax.top_k(self.router(x), self.cfg.active)
+        tokens = ("batch", None, None)
+        largest = partial(jax.lax.top_k, k=self.cfg.active)
+        scores, chosen = per_device(largest, (self.router(x),), (tokens,), tokens)
         kernels = (self.experts.gate, self.experts.up, self.experts.down)
         routed = per_device(
             self._routed,
             (x, self.cfg.scale * scores, chosen, *(one.kernel[...] for one in kernels)),
-            (
-                *[("batch", None, None)] * 3,
-                *[(None, None, "mlp")] * 2,
-                (None, "mlp", None),
-            ),
-            ("batch", None, None),
+            (*[tokens] * 3, *[(None, None, "mlp")] * 2, (None, "mlp", None)),
+            tokens,
         )
         return routed + self.shared(x)
 

@@ -19,6 +19,8 @@ from model_ports.catalogue import PUBLISHED, published_config
 from model_ports.decoder import Decoder, Inputs
 from model_ports.errors import UserError
 from model_ports.nn.attention import Tap
+from model_ports.nn.mla import Latent
+from model_ports.nn.moe import Experts
 from model_ports.nn.rope import Rope
 from model_ports.registry import port_for
 
@@ -48,6 +50,15 @@ CONFIGS = {
         attn_scale=0.25,
         attn_softcap=1.5,
         windows=(4, 0, 3),
+    ),
+    "latent attention, experts after a dense layer": dataclasses.replace(
+        SMALL,
+        kv_heads=6,
+        head_dim=12,
+        qkv_bias=False,
+        rope=Rope(theta=500.0, pairs="adjacent", dim=4),
+        latent=Latent(rank=9, nope=8, rope=4, value=5),
+        experts=Experts(count=7, active=2, hidden=10, shared=2, scale=1.5, first=1),
     ),
 }
 GEMMA = CONFIGS["windows, soft caps, offset norms"]
@@ -219,7 +230,15 @@ def test_batched_masks_equal_one_run_per_mask() -> None:
     ],
     ids=["one", "some", "a whole layer", "all"],
 )
-@pytest.mark.parametrize("name", ["grouped", "multi-query", "windows, soft caps, offset norms"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grouped",
+        "multi-query",
+        "windows, soft caps, offset norms",
+        "latent attention, experts after a dense layer",
+    ],
+)
 def test_static_heads_equal_the_traced_mask(name: str, drop: set[tuple[int, int]]) -> None:
     cfg = CONFIGS[name]
     decoder, given = random_decoder(cfg, 8), inputs(cfg, (12, 8), 12, seed=9)

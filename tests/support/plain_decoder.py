@@ -1,6 +1,7 @@
 """A decoder in float64 from the formulas, one loop per layer, as the reference of the real one."""
 
 import dataclasses
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,9 +22,16 @@ class PlainDecoder:
         """A layer's slice of a stacked parameter."""
         return np.asarray(param[...], np.float64)[layer]
 
-    def norm(self, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    def stack(self, layer: int) -> tuple[Any, int]:
+        """The stack that a layer is in, and its index there."""
+        first = self.decoder.cfg.dense_layers
+        return (
+            (self.decoder.dense, layer) if layer < first else (self.decoder.layers, layer - first)
+        )
+
+    def norm(self, x: np.ndarray, scale: np.ndarray, eps: float | None = None) -> np.ndarray:
         cfg = self.decoder.cfg
-        rms = np.sqrt((x**2).mean(-1, keepdims=True) + cfg.norm_eps)
+        rms = np.sqrt((x**2).mean(-1, keepdims=True) + (eps or cfg.norm_eps))
         return x / rms * (scale + cfg.norm_offset)
 
     def normed(self, x: np.ndarray, module: Any, layer: int) -> np.ndarray:
@@ -68,16 +76,34 @@ class PlainDecoder:
             seen |= prefix[:, :, None] & prefix[:, None, :]
         return (seen & valid[:, None, :]) | np.eye(t, dtype=bool)
 
-    def attention(self, y: np.ndarray, n: int, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(output [B, T, D], weights [B, N, T, S]) of layer n; mask [B, N]."""
-        cfg, attn = self.decoder.cfg, self.decoder.layers.attn
-        parts = []
+    def grouped(self, y: np.ndarray, attn: Any, n: int) -> list[np.ndarray]:
+        """Queries, keys and values of every query head, [B, T, N, H] each."""
+        cfg, parts = self.decoder.cfg, []
         for part in (attn.q, attn.k, attn.v):
             out = np.einsum("btd,dnh->btnh", y, self.get(part.kernel, n))
             parts.append(out if part.bias is None else out + self.get(part.bias, n))
         q = self.rotate(self.normed(parts[0], attn.q_norm, n))
         k = self.rotate(self.normed(parts[1], attn.k_norm, n))
-        k, v = (np.repeat(one, cfg.heads // cfg.kv_heads, 2) for one in (k, parts[2]))
+        return [q, *(np.repeat(one, cfg.heads // cfg.kv_heads, 2) for one in (k, parts[2]))]
+
+    def latent(self, y: np.ndarray, attn: Any, n: int) -> list[np.ndarray]:
+        """The same from a latent, whose norm has an epsilon of its own."""
+        cfg, sizes = self.decoder.cfg, self.decoder.cfg.latent
+        assert sizes is not None
+        q = np.einsum("btd,dnh->btnh", y, self.get(attn.q.kernel, n))
+        q = np.concatenate([q[..., : sizes.nope], self.rotate(q[..., sizes.nope :])], -1)
+        small = y @ self.get(attn.kv_a.kernel, n)
+        shared = self.rotate(small[:, :, None, sizes.rank :])
+        small = self.norm(small[..., : sizes.rank], self.get(attn.kv_norm.scale, n), 1e-6)
+        both = np.einsum("btc,cnh->btnh", small, self.get(attn.kv_b.kernel, n))
+        k = np.concatenate([both[..., : sizes.nope], np.repeat(shared, cfg.heads, 2)], -1)
+        return [q, k, both[..., sizes.nope :]]
+
+    def attention(self, y: np.ndarray, n: int, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(output [B, T, D], weights [B, N, T, S]) of layer n; mask [B, N]."""
+        cfg, (stack, at) = self.decoder.cfg, self.stack(n)
+        make = self.grouped if cfg.latent is None else self.latent
+        q, k, v = make(y, stack.attn, at)
         logits = np.einsum("btnh,bsnh->bnts", q, k) * (cfg.attn_scale or 1 / np.sqrt(cfg.head_dim))
         if cfg.attn_softcap is not None:
             logits = cfg.attn_softcap * np.tanh(logits / cfg.attn_softcap)
@@ -85,20 +111,42 @@ class PlainDecoder:
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         z = np.einsum("bnts,bsnh->btnh", weights, v) * mask[:, None, :, None]
-        return np.einsum("btnh,nhd->btd", z, self.get(attn.o.kernel, n)), weights
+        return np.einsum("btnh,nhd->btd", z, self.get(stack.attn.o.kernel, at)), weights
+
+    def gated(self, y: np.ndarray, kernels: Sequence[np.ndarray]) -> np.ndarray:
+        gate, up, down = kernels
+        return (self.act(y @ gate) * (y @ up)) @ down
+
+    def feed_forward(self, y: np.ndarray, mlp: Any, n: int) -> np.ndarray:
+        """One MLP, or the chosen experts by their scores and the shared ones."""
+
+        def kernels(part: Any) -> list[np.ndarray]:
+            return [self.get(one.kernel, n) for one in (part.gate, part.up, part.down)]
+
+        cfg = self.decoder.cfg.experts
+        if cfg is None or not hasattr(mlp, "router"):
+            return self.gated(y, kernels(mlp))
+        scores = np.exp(y @ self.get(mlp.router.kernel, n))
+        scores /= scores.sum(-1, keepdims=True)
+        least = np.sort(scores, -1)[..., -cfg.active, None]
+        out = self.gated(y, kernels(mlp.shared))
+        for expert, own in enumerate(zip(*kernels(mlp.experts), strict=True)):
+            weight = np.where(scores >= least, scores, 0)[..., expert, None]
+            out = out + cfg.scale * weight * self.gated(y, own)
+        return out
 
     def run(self, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        layers, deepstack = self.decoder.layers, self.given.deepstack
+        deepstack = self.given.deepstack
         x, maps = np.asarray(self.given.x, np.float64), []
         for n in range(self.decoder.cfg.layers):
-            y = self.normed(x, layers.pre_attn_norm, n)
+            stack, at = self.stack(n)
+            y = self.normed(x, stack.pre_attn_norm, at)
             out, weights = self.attention(y, n, mask[:, n])
             maps.append(weights)
-            x = x + self.normed(out, layers.post_attn_norm, n)
-            y = self.normed(x, layers.pre_mlp_norm, n)
-            gate, up = (y @ self.get(m.kernel, n) for m in (layers.mlp.gate, layers.mlp.up))
-            out = (self.act(gate) * up) @ self.get(layers.mlp.down.kernel, n)
-            x = x + self.normed(out, layers.post_mlp_norm, n)
+            x = x + self.normed(out, stack.post_attn_norm, at)
+            y = self.normed(x, stack.pre_mlp_norm, at)
+            out = self.feed_forward(y, stack.mlp, at)
+            x = x + self.normed(out, stack.post_mlp_norm, at)
             if deepstack is not None and n < len(deepstack):
                 x = x + np.asarray(deepstack, np.float64)[n]
         scale = np.asarray(self.decoder.final_norm.scale[...], np.float64)
