@@ -23,6 +23,9 @@ from support.decoders import SMALL, widened
 
 from model_ports.block import DecoderConfig
 from model_ports.decoder import Decoder
+from model_ports.nn.mla import Latent
+from model_ports.nn.moe import Experts
+from model_ports.nn.rope import Rope
 from model_ports.prompt import collate
 from model_ports.sharding import make_mesh
 from model_ports.vlm import VLM
@@ -36,6 +39,18 @@ CONFIGS: dict[str, DecoderConfig] = {
     "8/2": dataclasses.replace(SMALL, heads=8, kv_heads=2, vocab=61, qkv_bias=False),
     # Nothing but the MLP divides by four.
     "6/2": dataclasses.replace(SMALL, heads=6, kv_heads=2, vocab=61, tied=True),
+    # Every device holds its heads, and a share of every expert.
+    "experts": dataclasses.replace(
+        SMALL,
+        heads=8,
+        kv_heads=8,
+        head_dim=12,
+        vocab=64,
+        qkv_bias=False,
+        rope=Rope(theta=500.0, pairs="adjacent", dim=4),
+        latent=Latent(rank=9, nope=8, rope=4, value=5),
+        experts=Experts(count=7, active=2, hidden=16, shared=2, scale=1.5, first=1),
+    ),
 }
 
 
@@ -67,6 +82,7 @@ def shard(array: jax.Array) -> list[int]:
 
 def compare(sharded: Outcome, got: Outcome, expected: Outcome) -> dict[str, Any]:
     """What the tests assert on."""
+    experts = "kv_b" in sharded.attention
     return {
         "logits": relative_error(got.logits, expected.logits),
         "mass": relative_error(got.tapped.mass, expected.tapped.mass),
@@ -74,7 +90,8 @@ def compare(sharded: Outcome, got: Outcome, expected: Outcome) -> dict[str, Any]
         "tokens": bool(np.array_equal(got.tokens, expected.tokens)),
         "mass_shard": shard(sharded.tapped.mass),
         "q_shard": shard(sharded.attention["q"]["kernel"]),
-        "k_shard": shard(sharded.attention["k"]["kernel"]),
+        "k_shard": shard(sharded.attention["kv_b" if experts else "k"]["kernel"]),
+        "experts": int(experts),
         "all_gathers": sharded.program.count(" all-gather("),
         "all_reduces": sharded.program.count(" all-reduce("),
     }
