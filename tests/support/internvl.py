@@ -6,18 +6,21 @@ Also the same weights as the original repositories keep them.
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
 import torch
+from PIL import Image
 from safetensors.numpy import save_file
 from support.parity import load_params, save_tokenizer, saved_tensors, widen
+from support.qwen25 import Pair
 
 from model_ports.convert.load import load_model
 from model_ports.port import abstract_model
+from model_ports.prompt import Prompt
 from model_ports.vlms.internvl import PORT, InternVLConfig, InternVLProcessor
 
 SPECIAL = (
@@ -274,3 +277,28 @@ def published(tiny: Tiny, folder: Path, *, contiguous: bool = False) -> Tiny:
         params=model.params,
         processor=model.processor,
     )
+
+
+class InternPair(Pair):
+    """The reference and the port with the same weights, as the checks of every port want them."""
+
+    @classmethod
+    def make(
+        cls, folder: Path, *, seed: int = 0, backbone: str = "qwen2", remote: bool = False
+    ) -> Self:
+        """
+        Args:
+            remote: read from files as the original repositories have them.
+        """
+        tiny = make_tiny(folder / "hf", seed, backbone=backbone)
+        if remote:
+            tiny = published(tiny, folder / "remote")
+        found = {field.name: getattr(tiny, field.name) for field in dataclasses.fields(cls)}
+        return cls(**found)
+
+    def inputs(self, prompt: Prompt, images: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
+        """Tokens and tiles of one sample; the reference counts its image tokens."""
+        inputs = {"input_ids": torch.tensor(prompt.tokens[None].astype(np.int64))}
+        if images:
+            inputs["pixel_values"] = torch.tensor(prompt.images["tiles"])
+        return inputs

@@ -120,6 +120,10 @@ class PaliPair(Pair):
     def inputs(self, prompt: Prompt, images: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
         """Ids and pixels of transformers' own processor; an answer that was appended follows
         as the causal suffix."""
+        if not images:
+            tokens = torch.tensor(prompt.tokens[None].astype(np.int64))
+            suffix = torch.arange(tokens.shape[1]) >= prompt.prefix
+            return {"input_ids": tokens, "token_type_ids": suffix.long()[None]}
         made = official(self.folder)(
             text=prompt.text.replace("<bos>", "").removesuffix("\n"),
             images=[list(images)],
