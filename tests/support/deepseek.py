@@ -136,7 +136,7 @@ class Reference(torch.nn.Module):
         text, v = raw["language_config"], raw["vision_config"]
         rope = {"rope_type": "default", "rope_theta": text.get("rope_theta", 1e4)}
         sizes = {k: value for k, value in text.items() if k not in ("model_type", "rope_theta")}
-        ids = {f"{name}_token_id": None for name in ("bos", "eos", "pad")}
+        ids: dict[str, Any] = {f"{name}_token_id": None for name in ("bos", "eos", "pad")}
         self.language = DeepseekV2ForCausalLM._from_config(
             DeepseekV2Config(**sizes, rope_parameters=rope, **ids),
             attn_implementation="eager",

@@ -101,6 +101,17 @@ def test_cells_by_painting(size):
     assert np.abs(gaps).mean() < 0.02
 
 
+def test_golden_places_of_separators():
+    """Those of the published code on two crops of 2 x 2 tokens."""
+    tiny = Letterbox(side=42, patch=14, joined=2, canvases=((42, 42), (84, 42)))
+    index = tiny.layout((100, 40)).index
+    assert np.flatnonzero(index == SEPARATOR).tolist() == [2, 5, 11, 16]
+    assert np.flatnonzero(index == VIEW_SEPARATOR).tolist() == [6]
+    assert index.tolist() == [
+        0, 1, -1, 2, 3, -1, -2, 4, 5, 8, 9, -1, 6, 7, 10, 11, -1,
+    ]  # fmt: skip
+
+
 def test_views_without_cropping():
     whole = dataclasses.replace(FULL, cropping=False)
     layout = whole.layout((1024, 500))

@@ -6,14 +6,15 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 import torch
-from support.key_manifest import read_key_manifest
+from support.key_manifest import fake_headers, read_key_manifest
 from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
 from model_ports.catalogue import published_config
+from model_ports.convert.plan import build_plan
 from model_ports.errors import UserError
 from model_ports.nn.mla import Latent
 from model_ports.nn.moe import Experts
-from model_ports.port import abstract_model
+from model_ports.port import abstract_model, parameter_count
 from model_ports.registry import port_for
 from model_ports.vlms.deepseek_vl2 import PORT
 
@@ -84,6 +85,28 @@ def test_language_model_of_the_manifest_is_what_transformers_builds() -> None:
                 expected[key] = (rows // len(parts), columns)
     keys = read_key_manifest(NAME)
     assert {k: s for k, s in keys.items() if k.startswith("language.")} == expected
+
+
+def test_full_size_table_matches_both_ways() -> None:
+    keys, raw = read_key_manifest(NAME), published_config(NAME)
+    assert len(keys) == 5639
+    plan = build_plan(fake_headers(keys), raw, PORT, None)
+    assert (plan.layout, plan.skipped, plan.copies) == ("published", (), ())
+    assert parameter_count(abstract_model(PORT, plan.config, jnp.bfloat16)[1]) == 16_148_349_504
+    for key in (
+        "language.model.layers.26.mlp.experts.63.down_proj.weight",
+        "language.model.layers.0.mlp.up_proj.weight",
+        "vision.attn_pool.latent",
+        "view_seperator",
+    ):
+        less = {name: shape for name, shape in keys.items() if name != key}
+        for wrong in (less, keys | {key: (3, 5)}, keys | {f"{key}_scale": (1,)}):
+            with pytest.raises(UserError, match=key.replace(".", r"\.")):
+                build_plan(fake_headers(wrong), raw, PORT, None)
+    # A dense layer has no experts, and the layers after it no MLP of its size.
+    for moved in ("language.model.layers.0.mlp.gate.weight", "language.model.layers.1.mlp.up_proj"):
+        with pytest.raises(UserError, match=moved.replace(".", r"\.")):
+            build_plan(fake_headers(keys | {moved: (64, 2048)}), raw, PORT, None)
 
 
 def test_values_that_published_files_leave_out() -> None:
