@@ -109,8 +109,9 @@ class ParquetImage:
         data = cell.get("bytes") if isinstance(cell, dict) else cell
         if isinstance(data, bytes) and data:
             return BytesImage(data, name)
-        if isinstance(cell, dict) and cell.get("path"):
-            return FileImage(self.path.parent / cell["path"])
+        file = cell.get("path") if isinstance(cell, dict) else cell
+        if isinstance(file, str) and file:
+            return FileImage(self.path.parent / file)
         raise UserError(f"{name}: there is no image in this cell")
 
 

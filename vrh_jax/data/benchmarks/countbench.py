@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from model_ports.errors import UserError
-from vrh_jax.data.benchmarks.files import read_json
+from vrh_jax.data.benchmarks.files import as_whole, read_json
 from vrh_jax.data.benchmarks.questions import (
     Question,
     QuestionOptions,
@@ -116,9 +116,7 @@ def _has_channels(image: ImageRef) -> bool:
 
 
 def _question(record: Record, text: str, number: int) -> Question:
-    value = record.row["number"]
-    if not isinstance(value, int):
-        raise UserError(f"{record.source}: number = {value!r}; expected a whole number")
+    value = as_whole(record.row["number"], f"{record.source}: number")
     return Question(
         id=f"countbench-{number}",
         kind="count",

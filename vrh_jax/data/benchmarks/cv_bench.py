@@ -67,7 +67,7 @@ def _files(path: Path) -> Sequence[Path]:
 def _question(record: Record) -> Question:
     row, source = record.row, record.source
     part = record.text("type").upper()
-    choices = tuple(str(choice) for choice in row["choices"])
+    choices = record.texts("choices")
     # Questions on one picture stay together, also where boxes are drawn on it.
     name = str(row.get("source_filename") or row.get("filename") or f"{part}-{row['idx']}")
     return Question(

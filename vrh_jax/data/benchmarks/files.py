@@ -1,7 +1,9 @@
 """Annotation files: JSON, JSON lines, CSV and Parquet, with errors that name file and row."""
 
+import ast
 import csv
 import gzip
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,16 +40,84 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: not JSON ({error})") from None
 
 
+def as_list(raw: Any, where: str) -> list[Any]:
+    """A list, also where a column holds its text ("['a', 'b']"); [] for null.
+
+    Raises:
+        UserError: anything else.
+    """
+    value = _parsed(raw)
+    if value is None:
+        return []
+    if not isinstance(value, list | tuple):
+        raise UserError(f"{where} = {raw!r}; expected a list")
+    return list(value)
+
+
+def as_object(raw: Any, where: str) -> dict[str, Any]:
+    """An object, also where a column holds its text; {} for null.
+
+    Raises:
+        UserError: anything else.
+    """
+    value = _parsed(raw)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UserError(f"{where} = {raw!r}; expected an object")
+    return value
+
+
+def as_whole(raw: Any, where: str) -> int:
+    """A whole number, also as text or with a fraction of zero ("3", 3.0).
+
+    Raises:
+        UserError: anything else.
+    """
+    try:
+        number = float(raw)
+        if number.is_integer() and not isinstance(raw, bool):
+            return int(number)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UserError(f"{where} = {raw!r}; expected a whole number")
+
+
+def _parsed(raw: Any) -> Any:
+    """The value that a text spells in JSON or as a Python literal, else the value itself."""
+    if not isinstance(raw, str):
+        return raw
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(raw)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return raw
+
+
 def read_objects(path: Path) -> list[dict[str, Any]]:
     """A JSON list of objects (.json, .json.gz), or one object per line (.jsonl, .jsonl.gz)."""
-    by_line = ".jsonl" in path.suffixes
-    rows = [row for _, row in read_numbered(path)] if by_line else read_json(path)
+    rows: Any
+    if ".jsonl" in path.suffixes:
+        rows = [row for _, row in read_numbered(path)]
+    else:
+        try:
+            rows = read_json(path)
+        except UserError as error:
+            rows = _lines_in_json(path, error)
     if not isinstance(rows, list):
         raise UserError(f"{path}: expected a list of objects, found {type(rows).__name__}")
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise UserError(f"{path}: entry {number} is not an object, but {type(row).__name__}")
     return rows
+
+
+def _lines_in_json(path: Path, error: UserError) -> list[Any]:
+    """JSON lines in a file called .json, if the first line is an object; else ``error``."""
+    if path.is_file() and read_text(path).lstrip().split("\n", 1)[0].strip().endswith("}"):
+        return [row for _, row in read_numbered(path)]
+    raise error
 
 
 def read_numbered(path: Path, limit: int | None = None) -> list[tuple[int, Any]]:
@@ -70,7 +140,8 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     Raises:
         UserError: a column is missing, or a row has more or fewer fields than the header.
     """
-    reader = csv.DictReader(read_text(path).splitlines(keepends=True), strict=True)
+    # Not splitlines(): U+2028, form feeds and others are legal inside a field.
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     missing = [c for c in columns if c not in (reader.fieldnames or ())]
     if missing:
         raise UserError(

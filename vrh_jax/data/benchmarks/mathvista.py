@@ -3,6 +3,7 @@
 from typing import Any
 
 from model_ports.errors import UserError
+from vrh_jax.data.benchmarks.files import as_object, as_whole
 from vrh_jax.data.benchmarks.questions import (
     Question,
     QuestionOptions,
@@ -34,7 +35,7 @@ TASK = Task(options=MathVistaOptions, load=load, generated=False)
 
 def _question(record: Record) -> Question:
     row: dict[str, Any] = dict(record.row)
-    choices = tuple(str(choice) for choice in row["choices"] or ())
+    choices = record.texts("choices")
     answer, kind = record.text("answer"), _kind(record)
     if kind == "choice":
         if answer not in choices:  # the answer is always an option's text, never a letter
@@ -43,7 +44,7 @@ def _question(record: Record) -> Question:
     elif kind == "number":
         _check_number(answer, record)
     unit = row.get("unit")
-    metadata = row.get("metadata") or {}
+    metadata = as_object(row.get("metadata"), f"{record.source}: metadata")
     size = (metadata.get("img_width") or 0, metadata.get("img_height") or 0)
     question = record.text("question")
     return Question(
@@ -57,7 +58,9 @@ def _question(record: Record) -> Question:
         rule="mathvista",
         category=f"{row['question_type']}/{metadata.get('task', '')}",
         choices=choices if kind == "choice" else (),
-        precision=int(row["precision"]) if row["answer_type"] == "float" else None,
+        precision=as_whole(row["precision"], f"{record.source}: precision")
+        if row["answer_type"] == "float"
+        else None,
         size=size,
         row=row,
     )

@@ -5,6 +5,7 @@ RefCOCO's official release keeps its referring expressions in Python 2 pickles.
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,13 @@ from vrh_jax.data.benchmarks.files import read_bytes
 _SETS: dict[str, type] = {"set": set, "frozenset": frozenset}
 # Marks a container whose members are being decoded.
 _OPEN: Any = object()
+
+
+def _latin_1(text: str, encoding: str = "") -> bytes:
+    """What ``_codecs.encode`` does in such pickles, and nothing else."""
+    if encoding not in ("latin1", "latin-1"):
+        raise _RefusedError(f"_codecs.encode with {encoding!r}")
+    return text.encode("latin-1")
 
 
 class _RefusedError(Exception):
@@ -27,10 +35,15 @@ class _PlainUnpickler(pickle._Unpickler):  # noqa: SLF001 - see below
     of a table, so that a few bytes can fill the memory.
     """
 
-    def find_class(self, module: str, name: str) -> type:
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
         # Before protocol 4 there was no code for sets.
         if module in ("builtins", "__builtin__") and name in _SETS:
             return _SETS[name]
+        # Bytes that Python 3 wrote with a protocol of Python 2.
+        if (module, name) == ("_codecs", "encode"):
+            return _latin_1
+        if module in ("builtins", "__builtin__") and name == "bytes":
+            return bytes
         raise _RefusedError(f"{module}.{name}")
 
     def get_extension(self, code: int) -> NoReturn:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from model_ports.errors import UserError
 from model_ports.images.decode import load_image
-from vrh_jax.data.benchmarks.files import read_json, read_parquet, read_text
+from vrh_jax.data.benchmarks.files import as_list, read_json, read_parquet, read_text
 from vrh_jax.data.images import ImageFolder, ImageRef
 
 # VLMEvalKit's tables name another row instead of repeating its image.
@@ -67,6 +67,14 @@ class Record:
         if value is None or str(value).strip() == "":
             raise UserError(f"{self.source}: {key!r} is missing; the entry has {sorted(self.row)}")
         return str(value)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; () for null.
+
+        Raises:
+            UserError: the value is no list.
+        """
+        return tuple(str(v) for v in as_list(self.row.get(key), f"{self.source}: {key}"))
 
     def picture(self) -> ImageRef:
         """The image.
@@ -185,7 +193,11 @@ def _json_rows(path: Path) -> list[Any]:
             document = None  # the hub calls JSON lines .json now and then
         if isinstance(document, dict):
             asked = document.get("questions")
-            return asked if isinstance(asked, list) else list(document.values())
+            if isinstance(asked, list):
+                return asked
+            values = list(document.values())
+            # Else the file is a single line of JSON lines.
+            return values if all(isinstance(v, dict) for v in values) else [document]
         if isinstance(document, list):
             return document
     rows = []

@@ -64,6 +64,8 @@ def read_official(refs_file: Path, split: str, wording: Wording) -> list[Ref]:
                 f"{where}: {error!r} is not in it or not in {instances_file.name}; are both "
                 "files of one dataset?"
             ) from None
+        if not all(isinstance(text, str) for text in (file_name, *(s.text for s in sentences))):
+            raise UserError(f"{where}: expected texts as 'file_name' and {wording!r}")
         refs.append(
             Ref(name, file_name, image_key(file_name), size, box, sentences, str(refs_file), ref)
         )
@@ -81,6 +83,8 @@ def read_lmms(files: Sequence[Path]) -> list[Ref]:
     for row, raw in enumerate(read_parquet(files, columns=columns, images=("image",))):
         where = f"{files[0].parent}, row {row}"
         said = raw["answer"] if isinstance(raw["answer"], list) else [raw["answer"]]
+        if not all(isinstance(text, str) for text in said):
+            raise UserError(f"{where}: answer = {raw['answer']!r}; expected its sentences")
         refs.append(
             Ref(
                 id=f"row-{row}",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from model_ports.errors import UserError
+from vrh_jax.data.benchmarks.files import as_list
 from vrh_jax.data.images import ImageFolder, ImageRef, stored_size
 from vrh_jax.data.sample import Sample
 from vrh_jax.data.source import Key, Rows
@@ -102,8 +103,8 @@ def box_xyxy(raw: Any, where: str) -> Box:
 
 def _four(raw: Any, where: str, expected: str) -> Sequence[float]:
     try:
-        values = [float(v) for v in raw]
-    except (TypeError, ValueError):
+        values = [float(v) for v in as_list(raw, where)]
+    except (TypeError, ValueError, UserError):
         values = []
     if len(values) != 4 or not all(math.isfinite(v) for v in values):
         raise UserError(f"{where}: bbox = {raw!r}; expected four numbers {expected} in pixels")

@@ -6,13 +6,14 @@ the regions was never published (AnjieCheng/SpatialRGPT, issue 33), so it is an 
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from PIL import Image, ImageDraw, ImageFont
 from pydantic import Field
 
 from model_ports.errors import UserError
+from vrh_jax.data.benchmarks.files import as_list, as_object
 from vrh_jax.data.benchmarks.questions import (
     Box,
     Question,
@@ -20,6 +21,7 @@ from vrh_jax.data.benchmarks.questions import (
     questions,
 )
 from vrh_jax.data.benchmarks.records import Record, pick, read_records
+from vrh_jax.data.benchmarks.refs import box_xyxy
 from vrh_jax.data.images import ImageRef
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
@@ -85,7 +87,7 @@ def load(options: SpatialRgptOptions, _split: Split, _count: int) -> Rows[Questi
         columns=("id", "text_q", "bbox", "qa_info", "conversations"),
         name="image_info",
         images=options.images,
-        keep=lambda row: row["qa_info"]["category"] in options.categories,
+        keep=lambda row: _category(row) in options.categories,
     )
     if not records:
         raise UserError(f"{path}: no question of the categories {', '.join(options.categories)}")
@@ -95,11 +97,20 @@ def load(options: SpatialRgptOptions, _split: Split, _count: int) -> Rows[Questi
 TASK = Task(options=SpatialRgptOptions, load=load, generated=False)
 
 
+def _category(row: Mapping[str, Any]) -> str:
+    return str(as_object(row["qa_info"], f"entry {row['id']}: qa_info").get("category", ""))
+
+
 def _question(record: Record, marks: Marks) -> Question:
     row: dict[str, Any] = dict(record.row)
-    text, info = record.text("text_q"), row.get("image_info") or {}
+    text, info = (
+        record.text("text_q"),
+        as_object(row.get("image_info"), f"{record.source}: image_info"),
+    )
     size = (int(info.get("width") or 0), int(info.get("height") or 0))
-    boxes = tuple(_clamped(box, size, record.source) for box in row["bbox"])
+    boxes = tuple(
+        _clamped(box, size, record.source) for box in as_list(row["bbox"], f"{record.source}: bbox")
+    )
     region = _REGION.search(text)
     number = int(region[1]) if region else 0
     if number >= len(boxes):
@@ -115,7 +126,7 @@ def _question(record: Record, marks: Marks) -> Question:
         image_id=f"omni3d-{info.get('file_path') or row['id']}",
         source=record.source,
         rule="spatialrgpt",
-        category=str(row["qa_info"]["category"]),
+        category=_category(row),
         box=box if box[0] < box[2] and box[1] < box[3] else None,
         unit="m",
         size=size,
@@ -129,18 +140,18 @@ def true_metres(conversations: Any, source: str) -> float:
     Raises:
         UserError: no length with a unit in it.
     """
-    answers = [str(c["value"]) for c in conversations or () if c.get("from") != "human"]
+    said = as_list(conversations, f"{source}: conversations")
+    turns = [turn for turn in said if isinstance(turn, dict)]
+    answers = [str(turn.get("value")) for turn in turns if turn.get("from") != "human"]
     found = _TRUTH.search(_REGION.sub(" ", answers[0])) if answers else None
     if found is None:
         raise UserError(f"{source}: the answer {answers[:1]} holds no length with a unit")
     return float(found[1]) * _METRES[found[2].lower()]
 
 
-def _clamped(raw: Sequence[float], size: tuple[int, int], source: str) -> Box:
+def _clamped(raw: Any, size: tuple[int, int], source: str) -> Box:
     """A box cut to its image, as the official evaluation does."""
-    if len(raw) != 4:
-        raise UserError(f"{source}: box {raw!r}; expected four numbers")
-    x0, y0, x1, y1 = (float(v) for v in raw)
+    x0, y0, x1, y1 = box_xyxy(raw, source)
     if size == (0, 0):
         return x0, y0, x1, y1
     width, height = size

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from model_ports.errors import UserError
 from vrh_jax.config import Strict
-from vrh_jax.data.benchmarks.files import read_csv
+from vrh_jax.data.benchmarks.files import as_whole, read_csv
 from vrh_jax.data.benchmarks.refs import Box
 from vrh_jax.data.images import ImageFolder, image_key
 from vrh_jax.data.registry import Split, Task
@@ -82,8 +82,8 @@ def _row(number: int, raw: dict[str, str], path: Path) -> _Row:
     values = []
     for name in COLUMNS[1:-1]:
         try:
-            values.append(int(raw[name]))
-        except ValueError:
+            values.append(as_whole(raw[name], name))
+        except UserError:
             hidden = " (an early test_public.csv hides the boxes)" if not raw[name] else ""
             raise UserError(
                 f"{path}, row {number}: {name} = {raw[name]!r}; expected whole pixels{hidden}"

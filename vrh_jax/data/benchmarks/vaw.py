@@ -29,8 +29,9 @@ from pydantic import Field
 
 from model_ports.errors import UserError
 from vrh_jax.config import Strict
-from vrh_jax.data.benchmarks.files import read_objects
+from vrh_jax.data.benchmarks.files import as_list, read_objects
 from vrh_jax.data.benchmarks.questions import Box, Question, questions
+from vrh_jax.data.benchmarks.refs import box_xywh
 from vrh_jax.data.images import FileImage, ImageFolder
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
@@ -87,10 +88,12 @@ def load(options: VawOptions, _split: Split, _count: int) -> Rows[Question]:
         missing = [field for field in _FIELDS if field not in row]
         if missing:
             raise UserError(f"{path}: entry {number} lacks {missing[0]!r}")
-    names = Counter((row["image_id"], row["object_name"]) for _, _, row in entries)
+        for field in ("positive_attributes", "negative_attributes"):
+            row[field] = as_list(row[field], f"{path}: entry {number}: {field}")
+    names = Counter((str(row["image_id"]), str(row["object_name"])) for _, _, row in entries)
     folder = ImageFolder(options.images)
     for path, number, row in entries:
-        if names[row["image_id"], row["object_name"]] == 1:
+        if names[str(row["image_id"]), str(row["object_name"])] == 1:
             found += _ask(row, f"{path.name}#{number}", folder, options)
     return questions(found)
 
@@ -158,7 +161,7 @@ def _ask(
                 rule="vaw",
                 category=kind,
                 choices=choices,
-                box=_xyxy(row["instance_bbox"]),
+                box=_xyxy(row["instance_bbox"], source),
                 row={k: v for k, v in row.items() if k != "instance_polygon"},
             )
         )
@@ -173,9 +176,9 @@ def _image(folder: ImageFolder, image_id: Any) -> FileImage:
     return folder.find(name)
 
 
-def _xyxy(raw: Any) -> Box | None:
-    """x, y, width, height -> corners; None for a box without area."""
-    if not isinstance(raw, list) or len(raw) != 4:
+def _xyxy(raw: Any, source: str) -> Box | None:
+    """x, y, width, height -> corners; None for no box and for one without area."""
+    if raw is None or raw == []:
         return None
-    x, y, width, height = (float(v) for v in raw)
-    return (x, y, x + width, y + height) if width > 0 and height > 0 else None
+    x0, y0, x1, y1 = box_xywh(raw, source)
+    return (x0, y0, x1, y1) if x0 < x1 and y0 < y1 else None
