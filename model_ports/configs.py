@@ -1,8 +1,10 @@
 """Strict reading of a Hugging Face config.json: every attribute is used, checked or named
 as irrelevant; anything else is refused by name."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from model_ports.errors import UserError
@@ -46,6 +48,23 @@ INERT: Mapping[str, Any] = {
     "pruned_heads": {},
     "tie_encoder_decoder": False,
 }
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of a checkpoint folder.
+
+    Raises:
+        UserError: no such file, or something else in it.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; a checkpoint folder has one. Download it") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON ({error}). Download it again") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is no JSON object. Download it again")
+    return value
 
 
 class ConfigReader:

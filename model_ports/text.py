@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from model_ports.configs import read_json
 from model_ports.errors import UserError
 from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
@@ -63,7 +64,7 @@ def read_eos_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
     found: set[Any] = {tokenizer.eos_token_id}
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        value = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        value = read_json(path).get("eos_token_id") if path.is_file() else None
         found |= set(value) if isinstance(value, list) else {value}
     ids = {i for i in found if isinstance(i, int)}
     if not ids:
@@ -85,7 +86,7 @@ def read_template(folder: Path, tokenizer: Any) -> str | None:
     template = tokenizer.chat_template
     if path.is_file():
         try:
-            template = json.loads(path.read_text())["chat_template"]
+            template = json.loads(path.read_text(encoding="utf-8"))["chat_template"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}: expected an object with 'chat_template'") from error
     if isinstance(template, dict):

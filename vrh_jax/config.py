@@ -235,13 +235,20 @@ class StudyConfig(Strict):
     def _usable_numbers(self) -> "StudyConfig":
         if not self.ks:
             raise ValueError("ks is empty; give at least one number of heads to mask")
+        for where, sizes in (
+            ("ks", self.ks),
+            *((f"ks of {e.benchmark}", e.ks or ()) for e in self.evaluation),
+        ):
+            twice = sorted({k for k in sizes if sizes.count(k) > 1})
+            if twice:
+                raise ValueError(f"{where}: {twice[0]} is there twice")
         unused = sorted(set(self.controls.draws_at) - set(self.all_sizes))
         if unused:
             raise ValueError(f"controls.draws_at: no benchmark masks {unused[0]} heads")
         evaluated = [e.benchmark for e in self.evaluation]
-        twice = sorted({n for n in evaluated if evaluated.count(n) > 1})
-        if twice:
-            raise ValueError(f"evaluation lists benchmark {twice[0]!r} twice")
+        again = sorted({n for n in evaluated if evaluated.count(n) > 1})
+        if again:
+            raise ValueError(f"evaluation lists benchmark {again[0]!r} twice")
         for part in ("generate", "score"):
             size = getattr(self.batch, part)
             if size % self.mesh.data:
@@ -321,7 +328,12 @@ def parse_settings(cls: type[S], raw: Any, where: str) -> S:
         return cls.model_validate(raw)
     except ValidationError as error:
         lines = []
-        for problem in error.errors():
+        problems = error.errors()
+        for problem in problems:
+            # A list whose only entry is wrong counts as empty, too, which says nothing new.
+            inside = any(len(p["loc"]) > len(problem["loc"]) for p in problems)
+            if problem["type"] == "too_short" and inside:
+                continue
             path = ".".join(str(part) for part in problem["loc"])
             text = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{where}: {path + ': ' if path else ''}{text}")

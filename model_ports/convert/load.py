@@ -8,6 +8,8 @@ same (shared or copied) folder.
 """
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,27 +52,44 @@ def load_model(
     Raises:
         UserError: anything wrong with the folder, named, before weights are read.
     """
+    model, read = _open(source, name, dtype, port)
+    return dataclasses.replace(model, params=read(mesh))
+
+
+def open_model(source: str | Path, *, name: str | None = None, dtype: str | None = None) -> Model:
+    """A model without its weights (``params`` is empty), after all checks of ``load_model``.
+
+    Args, Raises: as ``load_model``.
+    """
+    return _open(source, name, dtype, None)[0]
+
+
+def _open(
+    source: str | Path, name: str | None, dtype: str | None, port: Port | None
+) -> tuple[Model, Callable[[Mesh | None], dict[str, Any]]]:
+    """(the model without weights, what reads them)."""
+    parse_dtype(dtype)
     folder = resolve(source)
-    read = _from_converted if is_converted(folder) else _from_files
     # A downloaded folder is named after a commit; the user knows the id.
     own = folder.resolve().name if Path(source).exists() else Path(source).name
-    return read(folder, name or own, dtype, mesh, port)
+    opener = _from_converted if is_converted(folder) else _from_files
+    return opener(folder, name or own, dtype, port)
 
 
 def _from_files(
-    folder: Path, name: str, dtype: str | None, mesh: Mesh | None, port: Port | None
-) -> Model:
+    folder: Path, name: str, dtype: str | None, port: Port | None
+) -> tuple[Model, Callable[[Mesh | None], dict[str, Any]]]:
     plan = plan_folder(folder, dtype=dtype, port=port)
-    processor = plan.port.processor(folder, plan.config)
-    return Model(
+    model = Model(
         name=name,
         port=plan.port,
         config=plan.config,
         graphdef=plan.graphdef,
-        params=load_params(plan, mesh),
-        processor=processor,
+        params={},
+        processor=plan.port.processor(folder, plan.config),
         fingerprint=fingerprint(folder, plan.raw_config, weights_digest(plan.headers), [dtype]),
     )
+    return model, partial(load_params, plan)
 
 
 def load_params(plan: Plan, mesh: Mesh | None) -> dict[str, Any]:
@@ -104,22 +123,22 @@ def _place(target: Target, sharding: Sharding) -> jax.Array:
 
 
 def _from_converted(
-    folder: Path, name: str, dtype: str | None, mesh: Mesh | None, port: Port | None
-) -> Model:
+    folder: Path, name: str, dtype: str | None, port: Port | None
+) -> tuple[Model, Callable[[Mesh | None], dict[str, Any]]]:
     opened = open_converted(folder, port)
-    processor = opened.port.processor(folder, opened.config)
     manifest = opened.manifest
-    return Model(
+    model = Model(
         name=name,
         port=opened.port,
         config=opened.config,
         graphdef=opened.graphdef,
-        params=opened.params(dtype, mesh),
-        processor=processor,
+        params={},
+        processor=opened.port.processor(folder, opened.config),
         fingerprint=fingerprint(
             folder, opened.raw_config, manifest["weights_digest"], [manifest["dtype"], dtype]
         ),
     )
+    return model, partial(opened.params, dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,6 @@ read. Anything that is left over, missing or of another shape is refused by name
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from model_ports.configs import read_json as read_json  # noqa: PLC0414 - re-exported
 from model_ports.convert.headers import CODES, DTYPES, Headers, TensorInfo, read_headers
 from model_ports.convert.match import Match, match_layout, offenders, table_faults
 from model_ports.convert.pieces import Target, common_dtype, flatten, linear_inputs
@@ -101,19 +101,6 @@ class Plan:
             "copies": list(self.copies),
             "skipped": list(self.skipped),
         }
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of a checkpoint folder."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing; a checkpoint folder has one. Download it") from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON ({error}). Download it again") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is no JSON object. Download it again")
-    return value
 
 
 def parse_dtype(name: str | None) -> np.dtype | None:

@@ -1,7 +1,6 @@
 """Preprocessing settings of the Qwen-VL image processors, read from a checkpoint."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +12,7 @@ from model_ports.configs import ConfigReader
 from model_ports.errors import UserError
 from model_ports.images.decode import to_rgb
 from model_ports.images.resize import normalise, resize, smart_resize
+from model_ports.images.settings import image_settings
 from model_ports.images.token_grid import TokenGrid
 
 
@@ -105,26 +105,13 @@ _WITHOUT_EFFECT = (
 
 
 def _settings(folder: Path) -> ConfigReader:
-    plain, nested = folder / "preprocessor_config.json", folder / "processor_config.json"
-    if plain.is_file():
-        return ConfigReader(_load(plain), plain.name)
-    raw = _load(nested).get("image_processor") if nested.is_file() else None
-    if not isinstance(raw, dict):
+    where, settings = image_settings(folder)
+    if not settings:
         raise UserError(
             f"{folder} has no preprocessor_config.json; the pixel budget and normalisation come "
             "from that file, so copy it from the checkpoint"
         )
-    return ConfigReader(raw, f"{nested.name}: image_processor")
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: not a readable JSON file ({error})") from error
-    if not isinstance(raw, dict):
-        raise UserError(f"{path}: expected a JSON object")
-    return raw
+    return ConfigReader(settings, where)
 
 
 def _budget(reader: ConfigReader) -> tuple[int, int]:

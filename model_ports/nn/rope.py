@@ -26,8 +26,8 @@ class Rope:
             then to axis 0) instead of one contiguous run per axis.
         pairs: which two dims are rotated together: i and i + R/2, or 2i and 2i + 1.
         dim: number R of leading head dims that are rotated; None for all H.
-        dynamic_factor: dynamic-NTK factor; changes theta only beyond ``max_positions``
-            (transformers ``rope_type="dynamic"``).
+        dynamic_factor: dynamic-NTK factor; changes theta only beyond ``max_positions``, by the
+            length of each sample for itself (transformers ``rope_type="dynamic"`` on one).
         max_positions: trained context length, used by dynamic NTK.
     """
 
@@ -73,7 +73,7 @@ def rope_tables(positions: jax.Array, rope: Rope, head_dim: int) -> tuple[jax.Ar
     head_dim = rope.dim or head_dim
     inv = jnp.asarray(inverse_frequencies(rope.theta, head_dim))
     if rope.dynamic_factor is not None:
-        length = jnp.max(positions) + 1
+        length = jnp.max(positions, axis=(0, 2))[:, None, None] + 1  # a sample's own
         inv = jnp.where(length <= rope.max_positions, inv, _ntk(length, rope, head_dim))
     angles = positions.astype(jnp.float32)[..., None] * inv  # [A, B, T, R/2]
     if rope.sections is None:
@@ -87,6 +87,7 @@ def rope_tables(positions: jax.Array, rope: Rope, head_dim: int) -> tuple[jax.Ar
 
 
 def _ntk(length: jax.Array, rope: Rope, dim: int) -> jax.Array:
+    """Frequencies [B, 1, R/2] for the samples' lengths [B, 1, 1]."""
     factor = rope.dynamic_factor or 1.0
     stretch = factor * length / rope.max_positions - (factor - 1)
     theta = rope.theta * stretch.astype(jnp.float32) ** (dim / (dim - 2))

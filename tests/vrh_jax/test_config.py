@@ -36,6 +36,8 @@ def parse(**changes):
         ({"transfer": {"pairs": [{"models": ["m", "m"]}]}}, "paired with itself"),
         ({"transfer": {"pairs": [{"models": ["m", "o"]}], "benchmarks": ["q"]}}, "'q'"),
         ({"mesh": {"data": 3}}, "batch.generate = 32 does not divide over mesh.data = 3"),
+        ({"ks": [2, 4, 2]}, "ks: 2 is there twice"),
+        ({"evaluation": [{"benchmark": "b", "samples": 1, "ks": [3, 3]}]}, "ks of b: 3 is there"),
         ({"evaluation": [{"benchmark": "b", "samples": 1}] * 2}, "lists benchmark 'b' twice"),
         ({"controls": {"draws_at": {7: 3}}}, "draws_at: no benchmark masks 7 heads"),
         ({"models": [{"name": "../m", "source": "x"}]}, r"models.0.name"),

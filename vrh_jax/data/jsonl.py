@@ -136,8 +136,9 @@ def _problem(raw: dict[str, Any], kind: Any, answered: bool, order: BoxOrder) ->
     box, needle = raw.get("box"), raw.get("needle")
     if box is not None and not is_box(box):
         return f"box = {box!r}; expected four numbers in pixels, {order}"
-    if kind == "grounding" and box is None:
-        return "a grounding sample needs 'box'"
+    for name in ("box", "image"):
+        if kind == "grounding" and raw.get(name) is None:
+            return f"a grounding sample needs {name!r}"
     if kind != "grounding" and not answered:
         return f"a {kind} sample needs 'answer'"
     if kind == "needle" and (not needle or raw["text"].count(needle) != 1):

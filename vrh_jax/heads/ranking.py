@@ -9,12 +9,13 @@ from model_ports.errors import UserError
 from vrh_jax.heads.masks import Head, HeadSet
 
 
-def mean_scores(scores: np.ndarray, counted: np.ndarray) -> np.ndarray:
+def mean_scores(scores: np.ndarray, counted: np.ndarray, failure: str = "") -> np.ndarray:
     """Mean over the counted samples.
 
     Args:
         scores: [n, L, N].
         counted: bool [n]; the gate, and samples without a scored row are False.
+        failure: why a sample could not be asked, for the message if none counts.
 
     Returns:
         float64 [L, N].
@@ -23,6 +24,7 @@ def mean_scores(scores: np.ndarray, counted: np.ndarray) -> np.ndarray:
         raise UserError(
             "no detection sample counts: all failed, or the gate (scoring.gate) excludes them; "
             "use gate: all, other samples or another model"
+            + (f". The first failure: {failure}" if failure else "")
         )
     return np.asarray(scores[counted].astype(np.float64).mean(axis=0))
 

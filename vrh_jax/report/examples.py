@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from model_ports.errors import UserError
 from vrh_jax.analysis.results import Cell, Key
 from vrh_jax.data.sample import Sample
 from vrh_jax.report.gallery import Example, Recorder, Shown, save_examples, save_image
@@ -90,8 +91,8 @@ def _keep_image(sample: Sample, folder: Path, name: str) -> str:
         return ""
     try:
         return save_image(sample.image(), folder, name)
-    except OSError:  # an unreadable image is a result of the study, not a failure of the report
-        return ""
+    except (OSError, UserError):
+        return ""  # an unreadable image is a result of the study, not a failure of the report
 
 
 def _shown(row: Mapping[str, Any]) -> Shown:

@@ -125,7 +125,8 @@ def _finish(
     counted = counts(rows, arrays["n_rows"], config.scoring.gate)
     _write_scores(rows, arrays, counted, config, layout, model)
     write_rows(layout.detection_rows(model, benchmark), rows)
-    means = mean_scores(arrays[config.scoring.method], counted)
+    failure = next((row["error"] for row in rows if row["error"]), "")
+    means = mean_scores(arrays[config.scoring.method], counted, failure)
     ranking = rank(means)
     decoder = session.model.decoder
     shape = (decoder.layers, decoder.heads)

@@ -8,12 +8,9 @@ import jax
 from jax.sharding import Mesh
 
 from model_ports.block import DecoderConfig
-from model_ports.convert.load import load_model
-from model_ports.convert.plan import read_json
-from model_ports.convert.source import resolve
+from model_ports.convert.load import load_model, open_model
 from model_ports.errors import UserError
 from model_ports.port import Model, Port, with_options
-from model_ports.registry import port_for
 from vrh_jax import organisms
 from vrh_jax.config import ModelSettings, StudyConfig
 from vrh_jax.data import smollm2
@@ -110,21 +107,25 @@ class Checkpoints:
     """Models from checkpoint folders, the hub, and the package."""
 
     def info(self, settings: ModelSettings) -> ModelInfo:
-        """Read a model's config.json; no weights."""
-        raw = read_json(resolve(source_path(settings)) / "config.json")
-        port = port_for(raw)
-        return ModelInfo(port, port.read_config(raw).decoder)
+        """Check all of a model's files; reads no weights."""
+        model = open_model(source_path(settings), name=settings.name, dtype=settings.dtype)
+        check_tokenizer(with_frame(_with_options(model, settings), settings))
+        return ModelInfo(model.port, model.decoder)
 
     def load(self, settings: ModelSettings, mesh: Mesh | None) -> Model:
         """Load a model straight into its sharding."""
         model = load_model(
             source_path(settings), name=settings.name, dtype=settings.dtype, mesh=mesh
         )
-        try:
-            processor = with_options(model.processor, settings.processor)
-        except UserError as error:
-            raise UserError(f"models.{settings.name}.processor: {error}") from None
-        return dataclasses.replace(model, processor=processor)
+        return _with_options(model, settings)
+
+
+def _with_options(model: Model, settings: ModelSettings) -> Model:
+    try:
+        processor = with_options(model.processor, settings.processor)
+    except UserError as error:
+        raise UserError(f"models.{settings.name}.processor: {error}") from None
+    return dataclasses.replace(model, processor=processor)
 
 
 def _bytes(model: Model) -> int:

@@ -4,7 +4,6 @@ transformers is imported when a tokenizer is loaded, not with this module.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,10 +13,11 @@ from PIL import Image
 
 from model_ports.errors import UserError
 from model_ports.images.decode import to_rgb
+from model_ports.images.settings import image_settings
 from model_ports.images.tiling import IMAGENET_MEAN, IMAGENET_STD, Tiling, cells, count_tokens, cut
 from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
-from model_ports.text import load_tokenizer, read_eos_ids, token_slots
+from model_ports.text import load_tokenizer, read_eos_ids, read_template, token_slots
 from model_ports.vlms.internvl.config import InternVLConfig
 
 START, CONTEXT, END = "<img>", "<IMG_CONTEXT>", "</img>"
@@ -114,9 +114,12 @@ class InternVLProcessor:
                 f"tokenizer has {CONTEXT} = {vocabulary[CONTEXT]}; they are from different "
                 "checkpoints"
             )
+        tokenizer.chat_template = read_template(folder, tokenizer)
         end = {vocabulary["<|im_end|>"]} if "<|im_end|>" in vocabulary else set()
         eos_ids = tuple(sorted(end.union(read_eos_ids(folder, tokenizer))))
-        return cls(tokenizer, eos_ids, read_tiling(folder, config))
+        processor = cls(tokenizer, eos_ids, read_tiling(folder, config))
+        processor._render("?", 1, image_first=True)  # refuses a template that cannot
+        return processor
 
     def prepare(
         self, text: str, images: Sequence[Image.Image] = (), *, image_first: bool = True
@@ -187,7 +190,8 @@ class InternVLProcessor:
                     return rendered.replace(placeholder, block) if images else rendered
         raise UserError(
             f"the checkpoint's chat template cannot render a question with {images} image(s): it "
-            f"gives {rendered[:200]!r}; expected the text and {' or '.join(PLACEHOLDERS)}"
+            f"gives {rendered[:200]!r}; expected the text and {' or '.join(PLACEHOLDERS)}. Take "
+            "the template of the model's published checkpoint"
         )
 
     def _template(self, content: Any) -> str:
@@ -227,13 +231,7 @@ def read_tiling(folder: Path, config: InternVLConfig) -> Tiling:
     processor that the published code never uses) is ignored. The -hf format keeps it in the
     image processor's settings.
     """
-    path = folder / "preprocessor_config.json"
-    nested = folder / "processor_config.json"
-    settings: dict[str, Any] = {}
-    if nested.is_file():
-        settings = json.loads(nested.read_text()).get("image_processor") or {}
-    if not settings and path.is_file():
-        settings = json.loads(path.read_text())
+    _, settings = image_settings(folder)
     if config.file_format == "remote" or not settings:
         return config.tiling
     tile = config.tiling.tile

@@ -1,13 +1,13 @@
 """What is LLaVA-NeXT's own in a prompt: settings of its image processor, template, options."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args
 
 from model_ports.errors import UserError
 from model_ports.images.anyres import CLIP_MEAN, CLIP_STD, AnyRes, Lineage
+from model_ports.images.settings import image_settings
 from model_ports.text import load_tokenizer, read_eos_ids, read_template
 from model_ports.vlms.llava_common.processor import PLACEHOLDER, CropProcessor
 from model_ports.vlms.llava_next.config import LlavaNextConfig, check_pinpoints
@@ -88,15 +88,7 @@ def read_crops(folder: Path, config: LlavaNextConfig) -> AnyRes:
 
     Folders of the original format have none that the original code reads.
     """
-    settings: dict[str, Any] = {}
-    for name, inner in (
-        ("processor_config.json", "image_processor"),
-        ("preprocessor_config.json", None),
-    ):
-        path = folder / name
-        if path.is_file() and not settings:
-            content = json.loads(path.read_text())
-            settings = (content.get(inner) or {}) if inner else content
+    _, settings = image_settings(folder)
     if config.file_format == "original" or not settings:
         return config.crops
     side = config.crops.side

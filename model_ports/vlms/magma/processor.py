@@ -1,9 +1,9 @@
 """What is Magma's own in a prompt: markers around the image, system turn, image settings."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from model_ports.configs import read_json
 from model_ports.errors import UserError
 from model_ports.images.anyres import CLIP_MEAN, CLIP_STD
 from model_ports.images.stretched import Stretched
@@ -63,7 +63,7 @@ def load(folder: Path, config: MagmaConfig) -> CropProcessor:
 def read_crops(folder: Path, config: MagmaConfig) -> Stretched:
     """How images are cut: as the image processor's file says, or config.json without it."""
     path = folder / "preprocessor_config.json"
-    settings: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    settings: dict[str, Any] = read_json(path) if path.is_file() else {}
     honoured = {
         "image_processor_type": "MagmaImageProcessor",
         "anyres_strategy": "crop",

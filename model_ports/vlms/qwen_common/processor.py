@@ -4,7 +4,6 @@ Axis letters: T sequence, V visual tokens.
 """
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +18,7 @@ from model_ports.images.qwen_pixels import QwenPixels
 from model_ports.images.token_grid import TokenGrid
 from model_ports.images.window_patches import WindowPatches, size_bucket, window_patches
 from model_ports.prompt import Prompt
-from model_ports.text import load_tokenizer, read_eos_ids, token_slots
+from model_ports.text import load_tokenizer, read_eos_ids, read_template, token_slots
 from model_ports.vlms.qwen_common.features import TOWER_ARRAYS
 from model_ports.vlms.qwen_common.positions import mrope_positions
 
@@ -177,17 +176,8 @@ class GridProcessor:
 
 
 def _read_template(folder: Path, tokenizer: Any) -> str:
-    """The processor's template (chat_template.json) if there is one, else the tokenizer's."""
-    path = folder / "chat_template.json"
-    template = tokenizer.chat_template
-    if path.is_file():
-        try:
-            template = json.loads(path.read_text())["chat_template"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: expected an object with 'chat_template'") from error
-    if isinstance(template, dict):
-        template = template.get("default")
-    if not isinstance(template, str):
+    template = read_template(folder, tokenizer)
+    if template is None:
         raise UserError(
             f"{folder} has no chat template; copy chat_template.json, chat_template.jinja or the "
             "complete tokenizer_config.json from the checkpoint"

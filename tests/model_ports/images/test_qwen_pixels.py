@@ -250,5 +250,5 @@ def test_missing_or_broken_settings_file(tmp_path):
     with pytest.raises(UserError, match="no preprocessor_config"):
         QwenPixels.read(tmp_path, patch=14, merge=2, temporal=2)
     (tmp_path / "preprocessor_config.json").write_text("{")
-    with pytest.raises(UserError, match="not a readable JSON"):
+    with pytest.raises(UserError, match=r"preprocessor_config\.json cannot be read as JSON"):
         QwenPixels.read(tmp_path, patch=14, merge=2, temporal=2)

@@ -112,6 +112,17 @@ def test_dynamic_ntk_changes_only_long_sequences() -> None:
         assert same == (length <= 64)
 
 
+def test_dynamic_ntk_goes_by_the_length_of_each_sample() -> None:
+    """A batch equals its samples alone, whatever the padding (at position 0) makes of it."""
+    rope = Rope(theta=1e4, dynamic_factor=2.0, max_positions=16)
+    rows = [np.pad(np.arange(length), (40 - length, 0)) for length in (40, 12, 25)]
+    batch = rope_tables(jnp.asarray(rows, jnp.int32)[None], rope, 8)
+    for row, positions in enumerate(rows):
+        alone = rope_tables(jnp.asarray(positions, jnp.int32)[None, None], rope, 8)
+        for got, expected in zip(batch, alone, strict=True):
+            np.testing.assert_allclose(got[row], expected[0], atol=1e-6)
+
+
 def test_visibility_by_slot() -> None:
     valid = jnp.asarray([[False, True, True, False, True]])
     visible = Visible(first=jnp.asarray(2, jnp.int32), valid=valid)

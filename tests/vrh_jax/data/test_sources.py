@@ -52,6 +52,7 @@ def test_grounding_and_questions(images):
     [
         ({"image": "0.png", "text": "x", "bbox": [0, 0, 1, 1]}, "unknown key 'bbox'.*'box'"),
         ({"image": "0.png", "text": "x"}, "grounding sample needs 'box'"),
+        ({"text": "x", "box": [0, 0, 1, 1]}, "grounding sample needs 'image'"),
         ({"image": "0.png", "text": "x", "box": [0, 0, 1]}, "four numbers"),
         ({"image": "0.png", "text": "x", "box": [0, 0, 1, "2"]}, "four numbers"),
         ({"image": "0.png", "box": [0, 0, 1, 1]}, "'text'"),

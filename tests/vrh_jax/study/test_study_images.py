@@ -1,6 +1,7 @@
 """A study from the command line with tiny random checkpoints of both ports, on own images."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,7 +23,15 @@ def write_data(folder: Path) -> None:
         textured_image(*size, seed=i).save(folder / f"{i}.png")
         shared = {"image": f"{i}.png", "image_id": f"i{i}"}
         box = [3 + i, 4, 60, 70]
-        lines.append({**shared, "id": f"b{i}", "text": "the red square", "box": box})
+        # Names of samples with unreadable images come first, so that the gallery takes one.
+        lines.append(
+            {
+                **shared,
+                "id": f"{'a' if i in (5, 6) else 'b'}{i}",
+                "text": "the red square",
+                "box": box,
+            }
+        )
         lines.append({**shared, "id": f"q{i}", "text": "What colour?", "answer": "red"})
     (folder / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     # A header that can be read, and pixels that cannot.
@@ -85,6 +94,8 @@ def test_unreadable_images_stay_in_the_denominator(ended):
     assert [e["n"] for e in entries] == [8, 8]
     assert all(0 < e["image_errors"] < 8 for e in entries)
     assert (folder / "out" / "report.html").exists()
+    shown = json.loads((folder / "out" / "gallery" / "index.json").read_text())
+    assert any(e["before"]["failure"] == "image_error" and not e["image"] for e in shown)
 
 
 def test_a_second_run_says_that_nothing_is_left(ended, capsys):
@@ -132,3 +143,32 @@ def test_a_tokenizer_of_another_model_is_refused(ended, capsys):
     other.write_text(yaml.safe_dump(config))
     assert main(["study", str(other), "--out", str(folder / "other")]) == 2
     assert "IMG_CONTEXT" in capsys.readouterr().err
+    assert not (folder / "other").exists()  # found before any work
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("preprocessor_config.json", "{", "preprocessor_config.json cannot be read as JSON"),
+        ("generation_config.json", "[]", "generation_config.json is no JSON object"),
+        ("chat_template.jinja", "{% if %}", "chat template"),
+        ("chat_template.jinja", "{{ messages[0].role }}", "chat template"),
+    ],
+)
+@pytest.mark.parametrize("model", ["qwen", "intern"])
+def test_a_damaged_file_is_named_before_any_work(ended, capsys, model, name, text, words):
+    folder, path, _ = ended
+    damaged = folder / "damaged"
+    shutil.copytree(folder / model, damaged)
+    (damaged / name).write_text(text)
+    config = yaml.safe_load(path.read_text())
+    config["models"][1] |= {"source": str(damaged)}
+    other = folder / "damaged.yaml"
+    other.write_text(yaml.safe_dump(config))
+    try:
+        for command in ("plan", "study"):
+            assert main([command, str(other), "--out", str(folder / "none")]) == 2
+            assert words in capsys.readouterr().err
+        assert not (folder / "none").exists()
+    finally:
+        shutil.rmtree(damaged)

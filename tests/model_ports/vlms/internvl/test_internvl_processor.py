@@ -202,9 +202,24 @@ def test_text_with_an_image_placeholder_is_refused(tmp_path, word):
 
 
 def test_template_that_loses_images_is_refused(tmp_path):
-    processor = make(tmp_path, template="{{ 'fixed' }}")
     with pytest.raises(UserError, match="chat template"):
-        processor.prepare("What?", [textured_image(60, 60, 0)])
+        make(tmp_path, template="{{ 'fixed' }}")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_settings_and_template_are_taken_from_where_transformers_takes_them(tmp_path, nested):
+    """chat_template.json before the tokenizer's, processor_config.json before the older file."""
+    template = "{% for m in messages %}Ask: {% for c in m.content %}{{ c.text or '<IMG_CONTEXT>' }}"
+    files = {
+        "chat_template.json": {"chat_template": template + "{% endfor %}{% endfor %}"},
+        "preprocessor_config.json": {"max_patches": 3},
+    }
+    if nested:
+        files["processor_config.json"] = {"image_processor": {"max_patches": 5}}
+    processor = make(tmp_path, files=files)
+    assert processor.tiling.max_tiles == (5 if nested else 3)
+    prompt = processor.prepare("What?", [textured_image(60, 60, 0)])
+    assert prompt.text == "Ask: <img><IMG_CONTEXT></img>What?"
 
 
 def test_unreadable_image_is_refused(tmp_path):
