@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
+from model_ports.configs import read_json
 from model_ports.errors import UserError
 from model_ports.images.letterbox import Letterbox
-from model_ports.images.settings import check_settings
 from model_ports.images.square import HALF
 from model_ports.prompt import Prompt
 from model_ports.text import load_tokenizer, read_eos_ids
@@ -22,14 +22,17 @@ TEMPLATE = (
     ".get(message['role'], '') + message['content'] | trim + '\n\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|Assistant|>:' }}{% endif %}"
 )
-SPECIAL = (
-    "<|User|>",
-    "<|Assistant|>",
+BOS, PAD = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"  # noqa: RUF001 - as published
+# The published code gives these to a tokenizer that lacks them, in this order.
+ADDED = (
+    PLACEHOLDER,
     "<|ref|>",
     "<|/ref|>",
     "<|det|>",
     "<|/det|>",
     "<|grounding|>",
+    "<|User|>",
+    "<|Assistant|>",
 )
 # With more images in a prompt, none is cut.
 MAX_CUT = 2
@@ -63,24 +66,40 @@ def load(folder: Path, config: DeepseekVl2Config) -> DeepseekVl2Processor:
             this port does not do.
     """
     tokenizer = load_tokenizer(folder, config.decoder.vocab)
-    vocabulary = tokenizer.get_vocab()
-    lacking = [token for token in (PLACEHOLDER, *SPECIAL) if token not in vocabulary]
-    if lacking or tokenizer.bos_token_id is None:
-        raise UserError(
-            f"{folder}: the tokenizer has no {' '.join(lacking) or 'bos_token'}, so it is not "
-            "DeepSeek-VL2's; take the tokenizer files of the same checkpoint as the weights"
-        )
-    _check_pixels(folder, config.crops)
+    _complete(tokenizer, folder, config.decoder.vocab)
+    _check_settings(folder, config.crops)
     return DeepseekVl2Processor(
         tokenizer=tokenizer,
         eos_ids=read_eos_ids(folder, tokenizer),
         template=TEMPLATE,
         crops=config.crops,
-        image_id=vocabulary[PLACEHOLDER],
+        image_id=tokenizer.convert_tokens_to_ids(PLACEHOLDER),
     )
 
 
-def _check_pixels(folder: Path, crops: Letterbox) -> None:
+def _complete(tokenizer: Any, folder: Path, vocab: int) -> None:
+    """Add the special tokens that the tokenizer lacks, as the published code does."""
+    if tokenizer.bos_token != BOS:
+        raise UserError(
+            f"{folder}: the tokenizer's bos_token is {tokenizer.bos_token!r}, not {BOS!r}, so it "
+            "is not DeepSeek-VL2's; take the tokenizer files of the same checkpoint as the weights"
+        )
+    known = tokenizer.get_vocab()
+    wanted = ADDED if tokenizer.pad_token else (PAD, *ADDED)
+    tokenizer.add_tokens([token for token in wanted if token not in known], special_tokens=True)
+    if len(tokenizer) > vocab:
+        raise UserError(
+            f"{folder}: with its special tokens the tokenizer has {len(tokenizer)} tokens, but the "
+            f"model has {vocab} embeddings; they are from different checkpoints"
+        )
+
+
+def _check_settings(folder: Path, crops: Letterbox) -> None:
+    """Refuse settings of the published processor_config.json that this port does not follow."""
+    path = folder / "processor_config.json"
+    if not path.is_file():
+        return
+    settings = read_json(path)
     wanted: dict[str, Any] = {
         "candidate_resolutions": [list(canvas) for canvas in crops.canvases],
         "patch_size": crops.patch,
@@ -91,4 +110,9 @@ def _check_pixels(folder: Path, crops: Letterbox) -> None:
         "image_token": PLACEHOLDER,
         "sft_format": "deepseek",
     }
-    check_settings(folder, "DeepseekVLV2", wanted)
+    for name, value in wanted.items():
+        if settings.get(name, value) != value:
+            raise UserError(
+                f"{path}: {name} = {settings[name]!r}; this port honours {value!r}, as config.json "
+                "of the same checkpoint says"
+            )
