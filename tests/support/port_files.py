@@ -123,14 +123,14 @@ def _same_params(model: Any, pair: Any) -> None:
         assert np.asarray(leaf).tobytes() == np.asarray(theirs[path]).tobytes(), path
 
 
-def check_damaged(pair: Any, folder: Path) -> None:
-    """A tensor that is twice there, or that a file lacks, is named."""
-    shutil.copytree(pair.folder, folder / "damaged")
+def check_duplicate(pair: Any, folder: Path) -> None:
+    """A tensor that two files hold is named."""
+    shutil.copytree(pair.folder, folder / "twice")
     source = load_file(pair.folder / "model.safetensors")
-    name = sorted(set(source) - set(plan_folder(pair.folder).skipped))[-1]
-    save_file({name: source[name]}, folder / "damaged/model-2.safetensors")
+    name = max(set(source) - set(plan_folder(pair.folder).skipped))
+    save_file({name: source[name]}, folder / "twice/model-2.safetensors")
     with pytest.raises(UserError, match=re.escape(name)):
-        load_model(folder / "damaged")
+        load_model(folder / "twice")
 
 
 def check_rows_elsewhere(port: Port, name: str) -> None:

@@ -35,27 +35,12 @@ def assert_same_params(model, expected):
         np.testing.assert_array_equal(np.asarray(leaf), theirs[path], err_msg=str(path))
 
 
-def test_folder_written_by_transformers(tiny):
-    model = load_model(tiny.folder, name="tiny")
-    assert model.config == tiny.config
-    assert model.processor.tiling.max_tiles == 6
-    assert_same_params(model, tiny.params)
-
-
 def test_original_repository(tiny, tmp_path):
     model = published(tiny, tmp_path)
     assert model.config.file_format == "remote"
     assert model.config.decoder == tiny.config.decoder
     assert model.config.vision == tiny.config.vision
     assert_same_params(model, tiny.params)
-
-
-def test_new_names(tiny, tmp_path):
-    raw = config_of(tiny)
-    state = {k: v.numpy() for k, v in tiny.reference.state_dict().items()}
-    assert "model.language_model.embed_tokens.weight" in state
-    write_folder(tmp_path, raw, state)
-    assert_same_params(load_model(tmp_path, name="tiny"), tiny.params)
 
 
 def test_head_of_its_own_beats_the_default_flag(tiny, tmp_path):
