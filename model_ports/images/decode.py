@@ -5,6 +5,7 @@ silently rotated image would move every one of them.
 """
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,11 @@ def _from_wide_integers(image: Image.Image, name: str) -> Image.Image:
     return Image.fromarray((values.astype(np.uint32) >> 8).astype(np.uint8))
 
 
+def reason_of(error: Exception) -> str:
+    """Pillow's message without the address of the bytes, which differs from run to run."""
+    return re.sub(r"<_io\.BytesIO object at 0x[0-9a-fA-F]+>", "in these bytes", str(error))
+
+
 def load_image(source: str | Path | bytes, name: str = "") -> Image.Image:
     """Read and decode an image file (or its bytes) as RGB.
 
@@ -72,8 +78,8 @@ def load_image(source: str | Path | bytes, name: str = "") -> Image.Image:
         raise UserError(f"{name}: no such image file; check the path") from error
     except Exception as error:  # Pillow raises many types on files that are not images
         raise UserError(
-            f"{name}: not a readable image ({type(error).__name__}: {error}); expected a file "
-            "that Pillow opens, such as PNG or JPEG"
+            f"{name}: not a readable image ({type(error).__name__}: {reason_of(error)}); expected "
+            "a file that Pillow opens, such as PNG or JPEG"
         ) from error
     with opened:
         return to_rgb(opened, name)

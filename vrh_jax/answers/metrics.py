@@ -6,6 +6,7 @@ replaced by these deterministic readers; docs/benchmarks.md says what was kept a
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -255,7 +256,8 @@ def _numbers(text: str) -> list[float]:
     """The last list of numbers in brackets, or []."""
     lists = re.findall(r"\[([^\[\]]*)\]", text)
     found = re.findall(r"-?[0-9]+(?:\.[0-9]+)?", lists[-1]) if lists else []
-    return [float(n) for n in found]
+    numbers = [float(n) for n in found]
+    return numbers if all(map(math.isfinite, numbers)) else []
 
 
 def _by_number(text: str, choices: Sequence[str]) -> int | None:

@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001 - such characters are in the texts that are read
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -102,7 +103,9 @@ def _commitment(text: str) -> float | None:
     for match in _NUMBER.finditer(without):
         after, before = without[match.end() :][:60], without[: match.start()][-60:]
         total = bool(_TOTAL_AFTER.match(after) or _TOTAL_BEFORE.search(before))
-        found.append((total, bool(match["percent"]), value(match[1])))
+        number = value(match[1])
+        if math.isfinite(number):  # not of runaway digits, "1e999", "1/0"
+            found.append((total, bool(match["percent"]), number))
     if found:
         totals = [n for total, _, n in found if total]
         counted = [n for _, percent, n in found if not percent]
@@ -262,7 +265,8 @@ def _lengths(answer: str) -> Iterator[tuple[float, float]]:
             continue
         any_number = True
         metres, end = _range(match) if match["unit"] else _single(match, answer)
-        yield (match.start() + end) / 2, metres
+        if math.isfinite(metres):
+            yield (match.start() + end) / 2, metres
     if not any_number:
         for match in _ARTICLE.finditer(answer):
             yield (match.start() + match.end()) / 2, _factor(match["unit"])

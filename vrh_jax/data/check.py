@@ -203,10 +203,10 @@ def _image_fault(sample: Sample, *, decode: bool) -> tuple[str, str]:
     if reason:
         path = getattr(image, "path", None)
         absent = path is not None and not path.exists()
-        return ("missing", str(path)) if absent else ("unreadable", reason)
+        return ("missing", str(path)) if absent else ("unreadable", f"{sample.id}: {reason}")
     size = _size(image, decode=decode)
     if isinstance(size, str):
-        return "unreadable", size
+        return "unreadable", f"{sample.id}: {size}"
     if size != sample.image_size:
         return "another_size", f"{sample.image_id}: stored {size}, annotated {sample.image_size}"
     return "", ""

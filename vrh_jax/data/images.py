@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from PIL import Image
 
 from model_ports.errors import UserError
-from model_ports.images.decode import load_image
+from model_ports.images.decode import load_image, reason_of
 
 # Where COCO images lie below the folder that people name.
 _FOLDERS = ("", "train2014", "val2014", "train2017", "val2017", "coco_train2014", "images",
@@ -239,5 +239,6 @@ def readable(image: Callable[[], Image.Image]) -> str:
     try:
         opener().close()
     except Exception as error:  # noqa: BLE001 - the reason is reported
-        return f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        reason = reason_of(error)
+        return reason if isinstance(error, OSError) else f"{type(error).__name__}: {reason}"
     return ""

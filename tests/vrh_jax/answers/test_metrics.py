@@ -361,3 +361,24 @@ def test_mathvista_agrees_with_official_verdicts():
     assert len(rows) == 33
     assert other == OTHER
     assert same >= 29
+
+
+RUNAWAY = ("9" * 400, "1e999", "1/0", "-1/0", "1 1/0", "2 x 10^999", f"[{'9' * 400}]")
+
+
+@pytest.mark.parametrize("unit", ["", " m", " feet"])
+@pytest.mark.parametrize("text", RUNAWAY)
+@pytest.mark.parametrize("asked", SAMPLES, ids=range(len(SAMPLES)))
+def test_no_infinite_number_is_right(asked, text, unit):
+    verdict = judge(asked, f"The answer is {text}{unit}")
+    assert not verdict.correct
+    assert "inf" not in verdict.reading.split()
+
+
+NUMERIC = st.text(st.sampled_from("0123456789.,/eE+-x^*% mft'\"[]()"), max_size=40)
+
+
+@given(text=NUMERIC)
+def test_numeric_texts_throw_nothing(text):
+    for asked in SAMPLES:
+        judge(asked, text)

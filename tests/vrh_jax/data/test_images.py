@@ -144,6 +144,13 @@ def test_a_bad_image_is_one_failed_sample_with_its_reason(tmp_path):
     ]  # fmt: skip
 
 
+def test_reasons_are_the_same_in_every_run():
+    image = BytesImage(b"no image", "row 3")
+    with pytest.raises(UserError, match="row 3: not a readable image") as error:
+        image()
+    assert "0x" not in f"{error.value} {readable(image)}"
+
+
 def test_an_image_of_another_size_is_a_failed_sample(tmp_path):
     Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
     (sample,) = read(write_rows(tmp_path, ["a.png"]))

@@ -144,7 +144,7 @@ def true_metres(conversations: Any, source: str) -> float:
     turns = [turn for turn in said if isinstance(turn, dict)]
     answers = [str(turn.get("value")) for turn in turns if turn.get("from") != "human"]
     found = _TRUTH.search(_REGION.sub(" ", answers[0])) if answers else None
-    if found is None:
+    if found is None or not float(found[1]):
         raise UserError(f"{source}: the answer {answers[:1]} holds no length with a unit")
     return float(found[1]) * _METRES[found[2].lower()]
 
