@@ -75,7 +75,9 @@ def by_kind(sample: "Sample", text: str) -> Reading:
         said, needle = (f" {normalise(t)} " for t in (plain(text), sample.answer))
         return Reading(said.strip(), bool(said.strip()) and needle in said)
     if sample.kind == "number" and sample.unit:
-        return _number(read_length(text), read_length(f"{sample.answer} {sample.unit}"))
+        length = read_length(f"{sample.answer} {sample.unit}")
+        if length is not None:  # other units, such as kg, are not converted
+            return _number(read_length(text), length)
     expected = normalise(sample.answer)
     if expected in _YES_NO:
         answer = read_yes_no(text)

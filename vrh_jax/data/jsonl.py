@@ -19,6 +19,8 @@ from typing import Any, Literal, cast, get_args
 from pydantic import Field
 
 from model_ports.errors import UserError
+from vrh_jax.answers import read_count
+from vrh_jax.answers.metrics import expected_choice
 from vrh_jax.config import Strict, nearest
 from vrh_jax.data.benchmarks.files import read_numbered
 from vrh_jax.data.images import FileImage, image_key, stored_size
@@ -141,8 +143,19 @@ def _problem(raw: dict[str, Any], kind: Any, answered: bool, order: BoxOrder) ->
             return f"a grounding sample needs {name!r}"
     if kind != "grounding" and not answered:
         return f"a {kind} sample needs 'answer'"
-    if kind == "needle" and (not needle or raw["text"].count(needle) != 1):
+    if kind == "needle" and (not isinstance(needle, str) or raw["text"].count(needle) != 1):
         return "'needle' must be a part of 'text' that occurs exactly once"
+    return _answer_problem(kind, _text(raw.get("answer")), raw.get("choices"))
+
+
+def _answer_problem(kind: Any, answer: str, choices: Any) -> str:
+    """Why no reading could ever equal the answer, or ""."""
+    if choices is not None and not isinstance(choices, list):
+        return f"choices = {choices!r}; expected a list of texts"
+    if kind == "choice" and expected_choice(answer, [str(c) for c in choices or ()]) is None:
+        return f"answer = {answer!r}; expected one of the choices, or its letter"
+    if kind in ("count", "number") and read_count(answer) is None:
+        return f"answer = {answer!r}; expected a number"
     return ""
 
 

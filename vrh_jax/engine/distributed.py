@@ -8,9 +8,10 @@ Axis letters: A position axes, B batch, T sequence.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -130,8 +131,28 @@ def agree(value: Any) -> Any:
     return json.loads(bytes(np.asarray(multihost_utils.broadcast_one_to_all(padded))).decode())
 
 
+def check_same(value: Any, what: str) -> None:
+    """Raise on every process if a JSON value is not the same on all of them.
+
+    Raises:
+        UserError: it differs, for instance since a host has other files.
+    """
+    own = hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    if any_process(agree(own) != own):
+        raise UserError(
+            f"the processes of this run have different {what}; all hosts need the same files "
+            "(annotations and images) under the same paths"
+        )
+
+
 def any_process(flag: bool) -> bool:
     """True on every process if it is on one."""
+    return any_processes([flag])[0]
+
+
+def any_processes(flags: Sequence[bool]) -> list[bool]:
+    """Each flag: True on every process if it is on one. The same number of flags everywhere."""
     if jax.process_count() == 1:
-        return flag
-    return bool(np.any(multihost_utils.process_allgather(np.int32(flag))))
+        return list(flags)
+    gathered = multihost_utils.process_allgather(np.array(flags, np.int32))
+    return [bool(flag) for flag in np.any(gathered.reshape(-1, len(flags)), axis=0)]

@@ -1,5 +1,6 @@
 """Detection: the model answers, its answer rows are scored, heads are ranked."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,22 @@ PARSED = ("", "mislocated", "wrong_answer")
 def prepare_all(session: Session, tasks: Sequence[Task]) -> list[Ready]:
     """Prepare a block; runs on a worker thread."""
     return [prepare(session.model.processor, task) for task in tasks]
+
+
+def agreed(block: Sequence[Ready]) -> list[Ready]:
+    """The block with every image failed that any process cannot read.
+
+    All processes must compute the same batches; a file that one host lacks would otherwise leave
+    the others waiting in a collective forever.
+    """
+    failed = distributed.any_processes([item.prompt is None for item in block])
+    elsewhere = "another process of this run cannot read the image; give all hosts the same files"
+    return [
+        dataclasses.replace(item, prompt=None, error=elsewhere)
+        if bad and item.prompt is not None
+        else item
+        for item, bad in zip(block, failed, strict=True)
+    ]
 
 
 def answer_block(
@@ -62,8 +79,9 @@ def detect(
     )
     size = session.batch.generate
     pending = [b for b in blocks(tasks, size) if not all(t.sample.id in done for t in b)]
-    for block in prefetch(pending, partial(prepare_all, session), session.batch.workers):
+    for prepared in prefetch(pending, partial(prepare_all, session), session.batch.workers):
         stop.check(distributed.any_process)
+        block = agreed(prepared)
         answers = answer_block(session, block)
         rows, arrays = _score_block(session, block, answers, config)
         if distributed.is_main():

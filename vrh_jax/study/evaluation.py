@@ -11,7 +11,7 @@ from vrh_jax.engine.runner import Progress, Stop
 from vrh_jax.engine.session import Answer, Session
 from vrh_jax.engine.store import Parts, Row
 from vrh_jax.heads.masks import head_mask
-from vrh_jax.study.detection import prepare_all
+from vrh_jax.study.detection import agreed, prepare_all
 from vrh_jax.study.layout import Layout
 from vrh_jax.study.masks import MaskSpec
 from vrh_jax.study.rows import make_row, write_rows
@@ -57,7 +57,8 @@ def evaluate(
         return [m for m in wanted if any((m.name, i) not in done for i in ids)]
 
     pending = [b for b in blocks(tasks, session.batch.generate) if missing(b)]
-    for block in prefetch(pending, partial(prepare_all, session), session.batch.workers):
+    for prepared in prefetch(pending, partial(prepare_all, session), session.batch.workers):
+        block = agreed(prepared)
         todo = missing([r.task for r in block])
         _answer_masks(session, benchmark, block, todo, parts, settings, stop, progress)
     if main:

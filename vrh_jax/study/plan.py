@@ -48,6 +48,11 @@ class Plan:
             for key, prompt in self.prompts.items()
         }
 
+    def listing(self) -> list[Any]:
+        """What decides the batches: ids and stored sizes of all samples, in order."""
+        groups = [self.detection, *self.evaluation.values()]
+        return [[[s.id, *s.image_size] for s in group] for group in groups]
+
     def benchmark_of(self, sample: Sample) -> str:
         """The benchmark of one of this plan's samples."""
         found = (n for n, group in self.evaluation.items() if any(s is sample for s in group))

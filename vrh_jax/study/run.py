@@ -67,6 +67,7 @@ def run_study(
         if distributed.agree(layout.finished):
             return Outcome(layout.out, False, read_summary(layout) if main else None)
         plan = make_plan(config, source)
+        distributed.check_same(plan.listing(), "samples")
         state.settle_prompts(plan.wordings(), layout.out)
         if main:
             _clean(layout.out)

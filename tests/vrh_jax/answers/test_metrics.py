@@ -382,3 +382,8 @@ NUMERIC = st.text(st.sampled_from("0123456789.,/eE+-x^*% mft'\"[]()"), max_size=
 def test_numeric_texts_throw_nothing(text):
     for asked in SAMPLES:
         judge(asked, text)
+
+
+@pytest.mark.parametrize(("text", "right"), [("5 kg", True), ("about 5", True), ("4 kg", False)])
+def test_units_that_are_no_lengths_are_plain_numbers(text, right):
+    assert judge(sample("", "number", "5", unit="kg"), text).correct is right

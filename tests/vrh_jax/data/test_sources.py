@@ -58,6 +58,11 @@ def test_grounding_and_questions(images):
         ({"image": "0.png", "box": [0, 0, 1, 1]}, "'text'"),
         ({"image": "0.png", "text": "x", "kind": "ground", "box": [0, 0, 1, 1]}, "'ground'"),
         ({"text": "a b", "kind": "needle", "needle": "c", "answer": "c"}, "exactly once"),
+        ({"text": "a b", "kind": "needle", "needle": 5, "answer": "c"}, "exactly once"),
+        ({"text": "a", "kind": "choice", "choices": "ab", "answer": "a"}, "list of texts"),
+        ({"text": "a", "kind": "choice", "choices": ["x", "y"], "answer": "z"}, "one of the choi"),
+        ({"text": "a", "kind": "choice", "answer": "red"}, "or its letter"),
+        ({"text": "a", "kind": "count", "answer": "many"}, "expected a number"),
         ([1], "JSON object"),
     ],
 )
