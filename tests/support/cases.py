@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from support.parity import assert_close, zeroed_heads
-from support.vlm_checks import Sample, decode, random_heads, rows
+from support.vlm_checks import Sample, random_heads, rows
 
 from model_ports.decoder import Inputs
 from model_ports.nn.attention import Tap
@@ -93,6 +93,15 @@ def _forward(
 def _prefill(graphdef: Any, params: Any, inputs: Inputs, slots: int) -> Any:
     decoder = nnx.merge(graphdef, params).decoder
     return decoder(inputs, cache=decoder.empty_cache(inputs.x.shape[0], slots))[1]
+
+
+@partial(jax.jit, static_argnames="graphdef")
+def _decode(graphdef: Any, params: Any, token: Any, position: Any, cache: Any) -> Any:
+    """(logits [B, vocab] after one more token of each sample, cache)."""
+    decoder = nnx.merge(graphdef, params).decoder
+    valid = jnp.ones(token.shape, bool)
+    hidden, cache, _ = decoder(Inputs(decoder.embed(token), position, valid), cache=cache)
+    return decoder.logits(hidden)[:, 0], cache
 
 
 def _embedded(pair: Any, prompts: Sequence[Prompt], length: int, side: Side) -> Embedded:
@@ -173,7 +182,7 @@ def check_cached(case: Case, side: Side) -> None:
     for step in range(STEPS):
         token = np.array([[answer[step]] for answer in run.answers], np.int32)
         position = np.broadcast_to(batch.next_position[None, :, None] + step, (axes, b, 1))
-        logits, cache = decode(pair.graphdef, pair.params, token, position, cache)
+        logits, cache = _decode(pair.graphdef, pair.params, token, position, cache)
         for row, prompt in enumerate(prompts):
             expected = rows(every[row], run.prompts[row], side)[len(prompt) + step]
             assert_close(logits[row], expected, 1e-4, f"step {step} of sample {row}")

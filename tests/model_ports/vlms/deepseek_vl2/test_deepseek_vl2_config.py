@@ -14,7 +14,7 @@ from model_ports.convert.plan import build_plan
 from model_ports.errors import UserError
 from model_ports.nn.mla import Latent
 from model_ports.nn.moe import Experts
-from model_ports.port import abstract_model, parameter_count
+from model_ports.port import abstract_model
 from model_ports.registry import port_for
 from model_ports.vlms.deepseek_vl2 import PORT
 
@@ -87,23 +87,8 @@ def test_language_model_of_the_manifest_is_what_transformers_builds() -> None:
     assert {k: s for k, s in keys.items() if k.startswith("language.")} == expected
 
 
-def test_full_size_table_matches_both_ways() -> None:
+def test_a_dense_layer_has_no_experts_and_the_others_no_dense_mlp() -> None:
     keys, raw = read_key_manifest(NAME), published_config(NAME)
-    assert len(keys) == 5639
-    plan = build_plan(fake_headers(keys), raw, PORT, None)
-    assert (plan.layout, plan.skipped, plan.copies) == ("published", (), ())
-    assert parameter_count(abstract_model(PORT, plan.config, jnp.bfloat16)[1]) == 16_148_349_504
-    for key in (
-        "language.model.layers.26.mlp.experts.63.down_proj.weight",
-        "language.model.layers.0.mlp.up_proj.weight",
-        "vision.attn_pool.latent",
-        "view_seperator",
-    ):
-        less = {name: shape for name, shape in keys.items() if name != key}
-        for wrong in (less, keys | {key: (3, 5)}, keys | {f"{key}_scale": (1,)}):
-            with pytest.raises(UserError, match=key.replace(".", r"\.")):
-                build_plan(fake_headers(wrong), raw, PORT, None)
-    # A dense layer has no experts, and the layers after it no MLP of its size.
     for moved in ("language.model.layers.0.mlp.gate.weight", "language.model.layers.1.mlp.up_proj"):
         with pytest.raises(UserError, match=moved.replace(".", r"\.")):
             build_plan(fake_headers(keys | {moved: (64, 2048)}), raw, PORT, None)

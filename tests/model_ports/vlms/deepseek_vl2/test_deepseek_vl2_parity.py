@@ -55,7 +55,7 @@ def test_features_and_separators(pair, samples):
 
 def test_three_uncut_images_in_one_prompt(pair, samples):
     prompt, images = samples[2]
-    logits, _ = forward(pair.graphdef, pair.params, collate([prompt], multiple=1))
+    logits = forward(pair.graphdef, pair.params, collate([prompt], multiple=1))
     assert_close(logits[0], pair.forward(prompt, images).logits[0], 1e-4, "logits")
 
 
@@ -122,7 +122,7 @@ def test_every_rule_of_routing_and_latent_attention_matters(pair, samples):
     def logits(edit):
         model = nnx.merge(pair.graphdef, pair.params)
         edit(model.decoder.layers)
-        return np.asarray(forward(*nnx.split(model), batch)[0])[valid]
+        return np.asarray(forward(*nnx.split(model), batch))[valid]
 
     right = logits(lambda layers: None)
     for name, edit in MISTAKES.items():

@@ -28,7 +28,7 @@ def reference_logits(tiny, prompt) -> np.ndarray:
 
 def port_logits(tiny: Tiny, prompt: Prompt) -> np.ndarray:
     """Logits of a prompt without its padding."""
-    out, _ = forward(tiny.graphdef, tiny.params, collate([prompt]))
+    out = forward(tiny.graphdef, tiny.params, collate([prompt]))
     return rows(out[0], prompt, "left")
 
 

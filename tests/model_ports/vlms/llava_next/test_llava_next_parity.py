@@ -8,9 +8,9 @@ import torch
 from flax import nnx
 from support.llava import LlavaPair
 from support.parity import assert_close
-from support.vlm_checks import (
-    make_samples,
-)
+from support.vlm_checks import make_samples
+
+from model_ports.prompt import collate
 
 # Wide and tall with letterbox padding, one crop's shape, two in one prompt.
 SPECS = (
@@ -32,18 +32,25 @@ def samples(pair):
 
 def test_tower_and_features(pair, samples):
     """Second-last block without the class token, then base view, rows and newlines."""
-    model = nnx.merge(pair.graphdef, pair.params)
-    for prompt, images in samples:
-        pixels = pair.pixels(images)
+    arrays = collate([prompt for prompt, _ in samples]).images
+    crops = np.concatenate([prompt.images["crops"] for prompt, _ in samples])
+
+    @jax.jit
+    def run(params):
+        model = nnx.merge(pair.graphdef, params)
+        return model.vision(jnp.asarray(crops), blocks=3), model.features(arrays)
+
+    ours, features = map(np.asarray, run(pair.params))
+    reference = pair.reference.model
+    with torch.no_grad():
+        states = reference.vision_tower(torch.tensor(crops), output_hidden_states=True)
+    assert_close(ours, states.hidden_states[-2][:, 1:], 1e-5, "tower")
+    newline = reference.image_newline.detach().numpy()
+    for (prompt, images), got in zip(samples, features, strict=True):
         with torch.no_grad():
-            features = pair.reference.model.get_image_features(**pixels).pooler_output
-            flat = torch.tensor(prompt.images["crops"])
-            states = pair.reference.model.vision_tower(flat, output_hidden_states=True)
-        ours = model.vision(jnp.asarray(prompt.images["crops"]), blocks=3)
-        assert_close(ours, states.hidden_states[-2][:, 1:], 1e-5, "tower")
-        arrays = jax.tree.map(lambda a: jnp.asarray(a)[None], prompt.images)
-        assert_close(model.features(arrays)[0], torch.cat(tuple(features)), 1e-5, "features")
-        newline = pair.reference.model.image_newline.detach().numpy()
-        rows = np.asarray(model.features(arrays)[0])[prompt.images["index"] < 0]
+            expected = reference.get_image_features(**pair.pixels(images)).pooler_output
+        index = prompt.images["index"]
+        assert_close(got[: len(index)], torch.cat(tuple(expected)), 1e-5, "features")
+        rows = got[np.flatnonzero(index < 0)]
         assert len(rows) > 0
         assert np.array_equal(rows, np.broadcast_to(newline, rows.shape))

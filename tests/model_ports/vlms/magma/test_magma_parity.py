@@ -3,7 +3,6 @@
 import copy
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from support.vlm_checks import (
     make_samples,
 )
 
+from model_ports.prompt import collate
 from model_ports.vlms.magma import config
 
 # Two crops side by side, three above each other, one and four in one prompt.
@@ -38,19 +38,26 @@ def samples(pair):
 
 def test_trunk_and_features(pair, samples):
     """The trunk's map, then rows of crops and their separators."""
-    model = nnx.merge(pair.graphdef, pair.params)
-    for prompt, images in samples:
-        crops = torch.cat([reference_crops(image, SIDE)[0] for image in images])
+    arrays = collate([prompt for prompt, _ in samples]).images
+    cut = [
+        torch.cat([reference_crops(image, SIDE)[0] for image in images]) for _, images in samples
+    ]
+
+    @jax.jit
+    def run(params, crops):
+        model = nnx.merge(pair.graphdef, params)
+        return model.vision(crops), model.features(arrays)
+
+    ours, features = map(np.asarray, run(pair.params, torch.cat(cut).numpy()))
+    with torch.no_grad():
+        maps = pair.reference.trunk(torch.cat(cut)).last_hidden_state.permute(0, 2, 3, 1)
+    assert_close(ours, maps, 1e-5, "trunk")
+    separator = pair.reference.row_seperator.detach().numpy().reshape(1, -1)
+    for (prompt, images), crops, got in zip(samples, cut, features, strict=True):
         assert_close(prompt.images["crops"], crops, 1e-5, "crops")
-        with torch.no_grad():
-            maps = pair.reference.trunk(crops).last_hidden_state.permute(0, 2, 3, 1)
-        assert_close(model.vision(jnp.asarray(crops.numpy())), maps, 1e-5, "trunk")
-        arrays = jax.tree.map(lambda a: jnp.asarray(a)[None], prompt.images)
-        features = np.asarray(model.features(arrays)[0])
-        expected = torch.cat(pair.image_features(images))
-        assert_close(features, expected, 1e-5, "features")
-        rows = features[prompt.images["index"] < 0]
-        separator = pair.reference.row_seperator.detach().numpy().reshape(1, -1)
+        index = prompt.images["index"]
+        assert_close(got[: len(index)], torch.cat(pair.image_features(images)), 1e-5, "features")
+        rows = got[np.flatnonzero(index < 0)]
         assert len(rows) > 0
         assert np.array_equal(rows, np.broadcast_to(separator, rows.shape))
 

@@ -33,17 +33,17 @@ def test_every_rule_of_the_mask_and_the_logits_matters(pair, samples):
     """On this checkpoint a mistake in any of them shows, so that parity tests them."""
     prompt = samples[0][0].extend(pair.greedy(*samples[0], STEPS))
     batch = collate([prompt], multiple=1)
-    logits, _ = forward(pair.graphdef, pair.params, batch)
+    logits = forward(pair.graphdef, pair.params, batch)
     start = prompt.prefix
 
     def change(other) -> tuple[float, float]:
         gap = np.abs(np.asarray(other - logits))[0].max(-1)
         return gap[: start - 1].max(), gap[start:].max()
 
-    causal, _ = forward(pair.graphdef, pair.params, dataclasses.replace(batch, prefix=None))
+    causal = forward(pair.graphdef, pair.params, dataclasses.replace(batch, prefix=None))
     assert min(change(causal)) > 0.5
     all_prefix = dataclasses.replace(batch, prefix=batch.valid)
-    assert min(change(forward(pair.graphdef, pair.params, all_prefix)[0])) > 0.5
+    assert min(change(forward(pair.graphdef, pair.params, all_prefix))) > 0.5
     cfg = pair.config.decoder
     assert cfg.windows == (7, 0, 7, 0)
     for name, value, prefix_changes in (
@@ -56,7 +56,7 @@ def test_every_rule_of_the_mask_and_the_logits_matters(pair, samples):
         changed = dataclasses.replace(cfg, **{name: value})
         model.decoder.cfg = changed
         model.decoder.layers.attn.cfg = changed
-        before, after = change(forward(*nnx.split(model), batch)[0])
+        before, after = change(forward(*nnx.split(model), batch))
         assert after > 0.1, name
         assert (before > 0.1) == prefix_changes, name
 
@@ -69,7 +69,7 @@ def test_a_forward_without_token_types_is_causal(pair, samples):
     with torch.no_grad():
         expected = pair.reference(**inputs, use_cache=False).logits[0]
     batch = dataclasses.replace(collate([prompt], multiple=1), prefix=None)
-    assert_close(forward(pair.graphdef, pair.params, batch)[0][0], expected, 1e-4)
+    assert_close(forward(pair.graphdef, pair.params, batch)[0], expected, 1e-4)
 
 
 def test_image_features_are_not_scaled_and_text_is(pair, samples):

@@ -44,11 +44,11 @@ def test_deepstack_matters_and_is_the_references(pair, samples):
     """Without DeepStack both models change, and stay equal."""
     prompt, images = samples[0]
     batch = collate([prompt])
-    with_it, _ = forward(pair.graphdef, pair.params, batch)
+    with_it = forward(pair.graphdef, pair.params, batch)
     params = copy.deepcopy(pair.params)
     for leaf in params["vision"]["deepstack"]["mlp"]["fc2"].values():
         leaf[...] = 0
-    without, _ = forward(pair.graphdef, params, batch)
+    without = forward(pair.graphdef, params, batch)
     got = rows(without[0], prompt, "left")
     assert np.abs(got - rows(with_it[0], prompt, "left")).max() > 0.1 * np.abs(got).max()
     mergers = pair.reference.model.visual.deepstack_merger_list
@@ -75,8 +75,8 @@ def test_the_comparison_would_notice_another_rotation(pair, samples, change):
     decoder = dataclasses.replace(decoder, rope=rope)
     graphdef, _ = abstract_model(PORT, dataclasses.replace(pair.config, decoder=decoder))
     batch = collate([samples[0][0]])
-    right, _ = forward(pair.graphdef, pair.params, batch)
-    wrong, _ = forward(graphdef, pair.params, batch)
+    right = forward(pair.graphdef, pair.params, batch)
+    wrong = forward(graphdef, pair.params, batch)
     assert np.abs(right - wrong).max() > 0.002 * np.abs(right).max()  # 20 times the tolerance
 
 
