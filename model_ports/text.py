@@ -39,7 +39,7 @@ def load_tokenizer(folder: Path, vocab: int, *, without_embedding: Collection[st
             tokenizer = AutoTokenizer.from_pretrained(
                 str(folder), local_files_only=True, trust_remote_code=False, use_fast=True
             )
-    except (OSError, ValueError, ImportError, KeyError) as error:
+    except Exception as error:  # broken files make transformers and tokenizers raise any type
         raise UserError(
             f"{folder}: the tokenizer cannot be read ({error}). Copy tokenizer.json and "
             "tokenizer_config.json of the checkpoint into this folder"

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from model_ports.images.qwen_pixels import QwenPixels
 from model_ports.images.resize import smart_resize
@@ -15,6 +15,8 @@ class GlmPixels(QwenPixels):
     Attributes:
         frames: a still image counts this often against the budget.
     """
+
+    KINDS: ClassVar[tuple[str, ...]] = ("Glm46VImageProcessor", "Glm4vImageProcessor")
 
     frames: int = 2
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from PIL import Image
@@ -21,10 +21,13 @@ class QwenPixels:
     """How a stored image becomes the pixels that the vision tower sees.
 
     Attributes:
+        KINDS: classes of transformers that do so, up to a suffix such as ``Fast``.
         factor: pixels along one side of a visual token (patch size times merge size).
         min_pixels, max_pixels: budget of the resized frame.
         mean, std: normalisation per channel, after division by 255.
     """
+
+    KINDS: ClassVar[tuple[str, ...]] = ("Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor")
 
     factor: int
     min_pixels: int
@@ -53,7 +56,15 @@ class QwenPixels:
             reader.expect(name, None, False)
         reader.ignore(_WITHOUT_EFFECT)
         low, high = _budget(reader)
+        kind = reader.optional("image_processor_type", str)
+        if kind and not kind.startswith(cls.KINDS):
+            raise UserError(
+                f"{reader.where}: image_processor_type = {kind!r}; expected {cls.KINDS[0]}, whose "
+                "resizing this port follows"
+            )
         mean, std = (_channels(reader, name) for name in ("image_mean", "image_std"))
+        if 0 in std:
+            raise UserError(f"{reader.where}: image_std = {std}; expected no zero")
         reader.finish()
         return cls(patch * merge, low, high, mean, std)
 
@@ -91,7 +102,6 @@ class QwenPixels:
 
 # Names of classes, call options that are not set, and sizes that smart resizing replaces.
 _WITHOUT_EFFECT = (
-    "image_processor_type",
     "processor_class",
     "feature_extractor_type",
     "data_format",

@@ -119,3 +119,13 @@ def test_tokenizer_that_does_not_match(folder) -> None:
 def test_missing_tokenizer(tmp_path) -> None:
     with pytest.raises(UserError, match="tokenizer cannot be read"):
         TextProcessor.load(tmp_path, 400)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("content", ["[]", "{", "7", "null"])
+def test_broken_tokenizer_files(folder, tmp_path, name, content) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match="tokenizer cannot be read"):
+        TextProcessor.load(tmp_path, 400)

@@ -108,8 +108,13 @@ class Checkpoints:
 
     def info(self, settings: ModelSettings) -> ModelInfo:
         """Check all of a model's files; reads no weights."""
-        model = open_model(source_path(settings), name=settings.name, dtype=settings.dtype)
-        check_tokenizer(with_frame(_with_options(model, settings), settings))
+        try:
+            model = open_model(source_path(settings), name=settings.name, dtype=settings.dtype)
+            check_tokenizer(with_frame(_with_options(model, settings), settings))
+        except UserError as error:
+            if str(error).startswith(f"models.{settings.name}"):
+                raise
+            raise UserError(f"models.{settings.name} ({settings.source}): {error}") from None
         return ModelInfo(model.port, model.decoder)
 
     def load(self, settings: ModelSettings, mesh: Mesh | None) -> Model:

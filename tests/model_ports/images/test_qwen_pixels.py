@@ -238,6 +238,9 @@ def test_settings_of_published_and_saved_files(tmp_path):
         (dict(image_std="absent"), "image_std"),
         (dict(min_pixels="absent"), "pixel budget"),
         (dict(min_pixels=9, max_pixels=3), "pixel budget"),
+        (dict(image_processor_type="CLIPImageProcessor"), "CLIPImageProcessor"),
+        (dict(image_processor_type="Glm46VImageProcessor"), "Glm46VImageProcessor"),
+        (dict(image_std=[0.5, 0, 0.5]), "image_std"),
         (dict(size={"height": 3, "width": 4}), "height"),
     ],
 )

@@ -168,7 +168,9 @@ def test_a_damaged_file_is_named_before_any_work(ended, capsys, model, name, tex
     try:
         for command in ("plan", "study"):
             assert main([command, str(other), "--out", str(folder / "none")]) == 2
-            assert words in capsys.readouterr().err
+            printed = capsys.readouterr().err
+            assert words in printed
+            assert f"models.intern ({damaged}): " in printed
         assert not (folder / "none").exists()
     finally:
         shutil.rmtree(damaged)
