@@ -30,7 +30,8 @@ def read_choice(text: object, choices: Sequence[str] = ()) -> int | None:
 
     In this order: the value of an ``"Answer"`` key; the last declaration ("the answer is",
     ``\boxed{..}``); a letter that stands alone or opens the answer; the only option letter
-    named and not rejected; the only option whose text is named.
+    named and not rejected; the only option whose text is named. An option's text that opens the
+    answer before a comma or full stop counts like a letter there.
 
     Args:
         text: what the model printed.
@@ -51,7 +52,7 @@ def _read(answer: str, letters: str, choices: Sequence[str]) -> int | None:
     if whole is not None:
         return whole
     answer = _without_rejected(answer, letters)
-    for read in (_declared, _whole, _opening, _confirmed, _only_letter):
+    for read in (_declared, _whole, _opening, _opening_text, _confirmed, _only_letter):
         index = read(answer, letters, choices)
         if index is not None:
             return index
@@ -149,6 +150,22 @@ def _opening(answer: str, letters: str, choices: Sequence[str]) -> int | None:
         return index
     text = normalise(choices[index]) if choices else ""
     return index if text and normalise(rest).startswith(text) else None
+
+
+def _opening_text(answer: str, letters: str, choices: Sequence[str]) -> int | None:
+    """The answer opens with an option's text and a stop: "Yes, because no cat is there"."""
+    del letters
+    opening = re.match(r"[\s*_\"'(]*+([^,.;:!\n]{1,200}+)(?:[,;:!\n]|\.(?=\s|\Z))", answer)
+    if not opening:
+        return None
+    texts = [_plain_words(choice) for choice in choices]
+    said, rest = _plain_words(opening[1]), f"{_plain_words(answer[opening.end() :][:300])} "
+    rest = re.sub(r"^(?:and|or) ", "", rest)
+    if texts.count(said) != 1 or not said:
+        return None
+    # "Red, blue and green" lists options.
+    listed = opening[0].endswith((",", ";")) and any(rest.startswith(f"{t} ") for t in texts if t)
+    return None if listed else texts.index(said)
 
 
 def _confirmed(answer: str, letters: str, choices: Sequence[str]) -> int | None:

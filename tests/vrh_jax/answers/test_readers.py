@@ -334,6 +334,20 @@ def test_choices(text, letter):
     assert (None if index is None else "ABCD"[index]) == letter
 
 
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("Yes, because no cat is visible.", 0),
+        ("No. Yes would need a cat.", 1),
+        ("**No**, not yes", 1),
+        ("Yes, no", None),
+        ("Yes or no, that depends", None),
+    ],
+)
+def test_an_option_that_opens_the_answer(text, index):
+    assert read_choice(text, ("Yes", "No")) == index
+
+
 @pytest.mark.parametrize("letter", "ABCDEFGH")
 @pytest.mark.parametrize(
     "form",
