@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from model_ports.convert.cli import add_convert, add_export, add_verify
+from model_ports.convert.cli import add_convert, add_export, add_verify, closed_pipe, finish
 from model_ports.errors import UserError
 from vrh_jax.bench.cli import add_bench
 from vrh_jax.data.cli import add_data
@@ -155,10 +155,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     args = build_parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        return finish(int(args.run(args)))
     except UserError as error:
         print(f"vrh: error: {error}", file=sys.stderr)
         return BAD_INPUT
+    except BrokenPipeError:
+        return closed_pipe()
     except OSError as error:
         print(f"vrh: error: {error}; check path, permissions and disk space", file=sys.stderr)
         return BAD_INPUT

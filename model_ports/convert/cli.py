@@ -6,6 +6,7 @@ checkpoint differs from its source (``verify``), 2 bad input, 130 interrupted.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -149,6 +150,18 @@ def run_export(args: argparse.Namespace) -> int:
     return 0
 
 
+def finish(status: int) -> int:
+    """The status, once all output has been taken; a reader that has gone raises here."""
+    sys.stdout.flush()
+    return status
+
+
+def closed_pipe() -> int:
+    """Status for a reader that needs no more output, such as ``| head``; nothing is said."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141  # what a shell reports for SIGPIPE
+
+
 def _print(args: argparse.Namespace, result: dict[str, Any], text: str) -> None:
     print(json.dumps(result, indent=2) if args.json else text)
 
@@ -162,10 +175,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     _convert_arguments(parser)
     args = parser.parse_args(argv)
     try:
-        return int(args.run(args))
+        return finish(int(args.run(args)))
     except UserError as error:
         print(f"vrh-convert: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        return closed_pipe()
     except OSError as error:
         print(f"vrh-convert: {error}; check path, permissions and disk space", file=sys.stderr)
         return 2

@@ -65,6 +65,15 @@ def test_models_as_json(capsys):
     assert rows["internvl3-8b"]["same_backbone"] == ["qwen2.5-vl-7b"]
 
 
+def test_a_reader_that_has_enough_ends_it_quietly():
+    command = [sys.executable, "-m", "vrh_jax.cli", "models", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        run.stdout.close()
+        run.stdout = None
+        assert run.communicate(timeout=120)[1] == b""
+    assert run.returncode == 141
+
+
 def test_models_as_markdown(capsys):
     assert main(["models", "--markdown"]) == 0
     assert capsys.readouterr().out.startswith("| model | hub | backbone |")
