@@ -388,3 +388,62 @@ CASES = [(model, *case) for model, cases in ANSWERS.items() for case in cases]
 def test_box_of_family(model, text, box):
     found = parse_box(text, model)
     assert found == (None if box is None else pytest.approx(box, abs=1e-9))
+
+
+# Names of corners, other keys and other shapes beside a box.
+BESIDE: list[tuple[str, bool]] = [
+    ("The box moves from (10, 20) to (110, 120) to (30, 40).", False),
+    ("The text box polygon: (10,20), (110,20), (110,120), (10,120)", False),
+    ("The box has points (10, 20) and (110, 120).", False),
+    ("box center (10, 20) and (110, 120)", False),
+    ("The two boxes are at (10, 20) and (110, 120).", False),
+    ("The mailbox is at (10, 20) and the dog at (110, 120)", False),
+    ("The box is at (10, 20). The dog is at (110, 120)", False),
+    ("The cardboard box is between the points (10, 20) and (110, 120)", False),
+    ("The bounding box of the cat: top-left = (10, 20), bottom-right = (110, 120)", True),
+    ("bounding box coordinates: (10, 20) to (110, 120)", True),
+    ("(10, 20) as top-left, (110, 120) as bottom-right", True),
+    ("Bounding box: (10,20)->(110,120)", True),
+    ("The bounding box is given by the points (10, 20) and (110, 120)", False),
+    ("from top left (10, 20) to bottom right (110, 120)", True),
+    (
+        "Top-left: (10, 20)\nTop-right: (110, 20)\nBottom-right: (110, 120)\nBottom-left: (10, 120)",
+        True,
+    ),
+    (
+        "Top-left: (10, 20)\nTop-right: (115, 25)\nBottom-right: (110, 120)\nBottom-left: (12, 121)",
+        False,
+    ),
+    ("top left (10,20), top right (110,20)", False),
+    ('{"bbox_2d": [x1, y1, x2, y2]} {"bbox_2d": [10, 20, 110, 120]}', True),
+    ('{"bbox_2d": null, "crop": [10, 20, 110, 120]}', True),
+    ('"bbox_2d" [10, 20, 110, 120]', True),
+    ('{"other": [1,2,3,4], "bbox_2d": [10, 20, 110, 120]}', True),
+    ('{"label":"a","box_2d":[10,20,110,120],"mask":"x"}', True),
+    ("Line: [1, 2, 3, 4]\nbbox: [10, 20, 110, 120]", True),
+    ("count: [1, 2, 3, 4]", False),
+    ('{"date": [10, 20, 110, 120]}', False),
+    ('{"number plate": [10, 20, 110, 120]}', True),
+    ('{"size chart": [10, 20, 110, 120]}', True),
+    ('{"line of people": [10, 20, 110, 120]}', True),
+    ('{"score board": [10, 20, 110, 120]}', True),
+    ('[{"label": "clock with dates", "bbox_2d": [10, 20, 110, 120]}]', True),
+    ("dates: [10, 20, 110, 120]", False),
+    ("Here is the list of objects (ids): [10, 20, 110, 120]", True),
+    ("man (id: 3): [10, 20, 110, 120]", True),
+    ("[10, 20, 110, 120] (score: 0.9)", True),
+    ("score: 0.9, bbox: [10, 20, 110, 120]", True),
+    ("<box>[[10, 20, 110, 120]]</box> [1,2,3,4]", True),
+    ("a <box>[[1, 2, 3]]</box> [10, 20, 110, 120]", True),
+    ('{\\"bbox_2d\\": [x1, y1, x2, y2]}', False),
+    ('"{\\"bbox_2d\\": [10, 20, 110, 120], \\"label\\": \\"a\\"}"', True),
+    ('{\\\\"bbox_2d\\\\": [\\\\n10,\\\\n20,\\\\n110,\\\\n120]}', True),
+    ("\\nabla [10, 20, 110, 120]", True),
+    ("### Response:\n[10, 20, 110, 120]", True),
+    ("### Instruction: find [1,2,3,4]\n### Response: [10, 20, 110, 120]", True),
+]
+
+
+@pytest.mark.parametrize(("text", "boxed"), BESIDE)
+def test_what_stands_beside_a_box(text, boxed):
+    assert parse_box(text, "qwen2.5-vl-7b") == ((10, 20, 110, 120) if boxed else None)
