@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# A wall-clock limit per example fails on a busy machine, and says nothing about the code.
+settings.register_profile("project", deadline=None)
+settings.load_profile("project")
 
 # Reasons for which a test may be skipped in CI: data that not every machine may have.
 ALLOWED_IN_CI = ("VRH_REALDATA is unset",)
