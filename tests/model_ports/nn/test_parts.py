@@ -101,13 +101,13 @@ def test_rope_scores_depend_on_distance_only() -> None:
 def test_dynamic_ntk_changes_only_long_sequences() -> None:
     plain = Rope(theta=1e4)
     scaled = Rope(theta=1e4, dynamic_factor=2.0, max_positions=64)
-    for length in (64, 65, 150):
+    for length in (64, 65, 100):
         positions = jnp.arange(length, dtype=jnp.int32)[None, None]
         got = rope_tables(positions, scaled, 8)
         theta = 1e4 * max(1.0, 2.0 * length / 64 - 1) ** (8 / 6)
         angle = np.arange(length)[:, None] / theta ** (np.arange(4) / 4)
-        np.testing.assert_allclose(got[0][0], np.cos(angle), atol=2e-5)
-        np.testing.assert_allclose(got[1][0], np.sin(angle), atol=2e-5)
+        np.testing.assert_allclose(got[0][0], np.cos(angle), atol=1e-5)
+        np.testing.assert_allclose(got[1][0], np.sin(angle), atol=1e-5)
         same = np.array_equal(got[0], rope_tables(positions, plain, 8)[0])
         assert same == (length <= 64)
 

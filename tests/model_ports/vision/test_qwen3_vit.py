@@ -1,5 +1,6 @@
 """Parts of the Qwen3-VL vision tower against transformers, to 1e-5 in fp32."""
 
+import copy
 import dataclasses
 
 import jax
@@ -162,22 +163,23 @@ def test_tower_on_images_of_many_sizes(deepstack):
     parts = [packed(grid, number) for number, grid in enumerate(GRIDS)]
     flat = np.concatenate([own(p, p.patches).reshape(-1, CFG.patch_dim) for p in parts])
     grid = torch.tensor([[1, *g] for g in GRIDS])
+    # In float64: over five blocks of wide weights float32 rounding alone nears the tolerance.
+    reference = copy.deepcopy(tower.reference).double()
     with torch.no_grad():
-        want = tower.reference(torch.tensor(flat), grid_thw=grid)
+        want = reference(torch.tensor(flat).double(), grid_thw=grid)
     run = nnx.jit(lambda port, *arrays: port(*arrays))
     tokens, layers = run(tower.port, *stack(parts, extra=3))
 
     def joined(features):
         return np.concatenate([own(p, np.asarray(f)) for p, f in zip(parts, features, strict=True)])
 
-    # Five blocks deep, so above the limit for parts.
-    assert_close(joined(tokens), want.pooler_output, 3e-5, "tokens")
+    assert_close(joined(tokens), want.pooler_output, 1e-5, "tokens")
     assert len(want.deepstack_features) == len(deepstack)
     if not deepstack:
         assert layers is None
         return
     for index, expected in enumerate(want.deepstack_features):
-        assert_close(joined(layers[index]), expected, 3e-5, f"features {index}")
+        assert_close(joined(layers[index]), expected, 1e-5, f"features {index}")
         assert expected.std() > 0.2
 
 
