@@ -108,7 +108,13 @@ def test_shapes_that_the_reference_refuses_are_named_by_their_stored_size():
             PIXELS.pixels(Image.new("RGB", size))
 
 
-@pytest.mark.parametrize("size", [(333, 500), (640, 480), (90, 31), (60, 300), (17, 23)])
+PAINTED = [
+    (333, 500), (640, 480), (90, 31), (60, 300), (17, 23), (13, 5), (56, 56), (57, 55),
+    (29, 400), (501, 28), (427, 640), (199, 1), (224, 225),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", PAINTED)
 def test_cells_by_painting(size):
     """A painted rectangle changes the tokens whose cells it overlaps, and none beyond the reach
     of the bicubic filter."""

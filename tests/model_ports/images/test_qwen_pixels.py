@@ -138,7 +138,13 @@ def test_extreme_images_are_refused_with_their_size():
         smart_resize((0, 5), factor=28, min_pixels=1, max_pixels=10)
 
 
-@pytest.mark.parametrize("size", [(333, 500), (640, 480), (90, 31), (60, 300), (17, 23)])
+PAINTED = [
+    (333, 500), (640, 480), (90, 31), (60, 300), (17, 23), (13, 5), (56, 56), (57, 55),
+    (29, 400), (501, 28), (427, 640), (199, 1), (224, 225),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", PAINTED)
 @MODELS
 def test_cells_by_painting(size, pixels, side):
     """A painted rectangle changes the tokens whose cells it overlaps, and no token further

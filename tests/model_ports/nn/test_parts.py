@@ -112,6 +112,18 @@ def test_dynamic_ntk_changes_only_long_sequences() -> None:
         assert same == (length <= 64)
 
 
+@pytest.mark.parametrize("length", [300, 32767, 32768, 32769, 40000])
+def test_dynamic_ntk_at_the_published_length(length: int) -> None:
+    """InternVL2.5: inert up to 32,768 tokens, then the base grows with the length."""
+    rope = Rope(theta=1e6, dynamic_factor=2.0, max_positions=32768)
+    positions = np.array([0, 1, 7, 60, length - 1])
+    got = rope_tables(jnp.asarray(positions, jnp.int32)[None, None], rope, 128)
+    theta = 1e6 * max(1.0, 2.0 * length / 32768 - 1) ** (128 / 126)
+    angle = positions[:4, None] / theta ** (np.arange(64) / 64)  # far angles round in float32
+    np.testing.assert_allclose(got[0][0, :4], np.cos(angle), atol=1e-5)
+    np.testing.assert_allclose(got[1][0, :4], np.sin(angle), atol=1e-5)
+
+
 def test_dynamic_ntk_goes_by_the_length_of_each_sample() -> None:
     """A batch equals its samples alone, whatever the padding (at position 0) makes of it."""
     rope = Rope(theta=1e4, dynamic_factor=2.0, max_positions=16)
