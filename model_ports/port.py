@@ -24,13 +24,6 @@ from model_ports.prompt import Prompt
 from model_ports.vlm import VLM
 
 
-class ModelConfig(Protocol):
-    """Any port's config: a frozen dataclass with at least the decoder's shape."""
-
-    @property
-    def decoder(self) -> DecoderConfig: ...
-
-
 class Processor(Protocol):
     """Host-side preparation for one checkpoint: tokenizer, template and pixels."""
 

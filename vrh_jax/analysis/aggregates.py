@@ -13,7 +13,6 @@ from vrh_jax.analysis.results import Cell, Key
 from vrh_jax.answers.metrics import spatial457_leniency
 
 MMSTAR_COUNT = 1500
-CV_SOURCES = ("ADE20K", "COCO", "Omni3D")
 LENIENCIES = ("none_is_no", "zero_is_no", "number_is_yes", "super_category")
 
 Score = Mapping[str, Any]

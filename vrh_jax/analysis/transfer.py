@@ -88,18 +88,11 @@ def layer_only(a: np.ndarray, b: np.ndarray) -> float:
     return float(spearman(means.ravel(), b.ravel()))
 
 
-def layer_permutation(a: np.ndarray, b: np.ndarray, *, permutations: int, seed: int) -> Interval:
-    """Spearman's rho when heads are permuted within layers: mean and central 95 %.
-
-    Args:
-        a, b: maps [L, N].
-    """
-    return _permuted(a, b, permutations, seed)[0]
-
-
 def _permuted(
     a: np.ndarray, b: np.ndarray, permutations: int, seed: int
 ) -> tuple[Interval, np.ndarray]:
+    """Spearman's rho of two maps [L, N] when heads are permuted within layers: mean and central
+    95 %, and all values."""
     rng = np.random.default_rng(seed)
     shuffled = rng.permuted(np.broadcast_to(b, (permutations, *b.shape)), axis=2)
     flat = shuffled.reshape(permutations, -1)

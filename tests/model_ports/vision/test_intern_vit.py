@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from support.parity import assert_close
 from transformers import InternVLModel
 
 from model_ports.vision.intern_vit import pixel_shuffle
@@ -39,4 +40,4 @@ def test_patches_in_the_order_of_a_convolution():
     weight = rng.normal(size=(8, 3, 4, 4)).astype(np.float32)
     expected = torch.nn.functional.conv2d(torch.tensor(tiles), torch.tensor(weight), stride=4)
     ours = np.asarray(patchify(jnp.asarray(tiles), 4)) @ weight.reshape(8, -1).T
-    np.testing.assert_allclose(ours, expected.flatten(2).transpose(1, 2).numpy(), atol=1e-4)
+    assert_close(ours, expected.flatten(2).transpose(1, 2), 1e-5, "patches")

@@ -1,11 +1,11 @@
 """DeepSeek-VL2's config.json: what is read, and what is refused by name."""
 
-import copy
 from typing import Any
 
 import jax.numpy as jnp
 import pytest
 import torch
+from support.configs import changed
 from support.key_manifest import fake_headers, read_key_manifest
 from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
@@ -21,17 +21,9 @@ from model_ports.vlms.deepseek_vl2 import PORT
 NAME = "deepseek-vl2-small"
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """The published config with one nested attribute set; ``...`` deletes it."""
-    raw = copy.deepcopy(published_config(NAME))
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    target[last] = value
-    if value is ...:
-        del target[last]
-    return raw
+def published_with(path: str, value: Any) -> dict[str, Any]:
+    """The published config with one attribute set; ``...`` takes it out."""
+    return changed(published_config(NAME), path, value)
 
 
 def test_published_values() -> None:
@@ -99,16 +91,18 @@ def test_values_that_published_files_leave_out() -> None:
         ("language_config.kv_lora_rank", 512),
         ("language_config.vocab_size", 102400),
     ):
-        assert PORT.read_config(changed(path, ...)) == PORT.read_config(changed(path, default))
+        assert PORT.read_config(published_with(path, ...)) == PORT.read_config(
+            published_with(path, default)
+        )
     for name, value in (
         ("qk_nope_head_dim", 128), ("qk_rope_head_dim", 64), ("v_head_dim", 128),
         ("rms_norm_eps", 1e-6), ("rope_theta", 10000), ("routed_scaling_factor", 1.0),
         ("scoring_func", "softmax"), ("norm_topk_prob", False), ("use_mla", True),
         ("rope_scaling", None), ("aux_loss_alpha", 0.001), ("seq_aux", True),
     ):  # fmt: skip
-        stated = PORT.read_config(changed(f"language_config.{name}", value))
+        stated = PORT.read_config(published_with(f"language_config.{name}", value))
         assert stated == PORT.read_config(published_config(NAME)), name
-    other = PORT.read_config(changed("language_config.v_head_dim", 96)).decoder
+    other = PORT.read_config(published_with("language_config.v_head_dim", 96)).decoder
     assert (other.value_dim, other.head_dim) == (96, 192)
 
 
@@ -155,4 +149,4 @@ def test_values_that_published_files_leave_out() -> None:
 )
 def test_refuses_what_it_cannot_honour_by_name(path: str, value: Any, named: str) -> None:
     with pytest.raises(UserError, match=named):
-        PORT.read_config(changed(path, value))
+        PORT.read_config(published_with(path, value))

@@ -1,8 +1,7 @@
 """Both config formats: what is read, what is refused by name, and full-size key tables."""
 
-import copy
-
 import pytest
+from support.configs import changed
 from support.key_manifest import fake_headers, read_key_manifest
 
 from model_ports.catalogue import published_config
@@ -181,13 +180,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "path", "value", "named"), REFUSED)
 def test_refuses_what_it_cannot_honour_by_name(name, path, value, named):
-    raw = copy.deepcopy(published(name))
-    PORT.read_config(raw)
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    target[last] = value
+    PORT.read_config(published(name))
+    raw = changed(published(name), path, value)
     with pytest.raises(UserError, match=named):
         PORT.read_config(raw)
 
@@ -204,11 +198,6 @@ def test_refuses_what_it_cannot_honour_by_name(name, path, value, named):
     ],
 )
 def test_missing_attributes_are_named(name, path):
-    raw = published(name)
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    del target[last]
-    with pytest.raises(UserError, match=last):
+    raw = changed(published(name), path, ...)
+    with pytest.raises(UserError, match=path.rsplit(".", 1)[-1]):
         PORT.read_config(raw)

@@ -1,6 +1,5 @@
 """Both config formats, every layout on disk, and full-size key tables."""
 
-import copy
 import dataclasses
 import json
 import re
@@ -9,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from support.configs import changed
 from support.key_manifest import fake_headers, read_key_manifest
 from support.llava import LLAMA3, LLAMA3_TEMPLATE, LlavaPair, write_tokenizer
 
@@ -164,12 +164,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("which", "path", "value", "named"), REFUSED)
 def test_refuses_what_it_cannot_honour_by_name(which, path, value, named):
-    raw = copy.deepcopy(published(NAMES[which]))
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    target[last] = value
+    raw = changed(published(NAMES[which]), path, value)
     with pytest.raises(UserError, match=named):
         PORT.read_config(raw)
 
@@ -183,13 +178,8 @@ def test_refuses_what_it_cannot_honour_by_name(which, path, value, named):
     ],
 )  # fmt: skip
 def test_missing_attributes_are_named(which, path):
-    raw = published(NAMES[which])
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    del target[last]
-    with pytest.raises(UserError, match=last):
+    raw = changed(published(NAMES[which]), path, ...)
+    with pytest.raises(UserError, match=path.rsplit(".", 1)[-1]):
         PORT.read_config(raw)
 
 

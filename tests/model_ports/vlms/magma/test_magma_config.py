@@ -1,10 +1,10 @@
 """Magma's config.json, its layout on disk, and the full-size key table."""
 
-import copy
 import re
 
 import pytest
 from safetensors.numpy import load_file, save_file
+from support.configs import changed
 from support.key_manifest import fake_headers, read_key_manifest
 from support.magma import TINY, MagmaPair
 
@@ -102,12 +102,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("path", "value", "named"), REFUSED)
 def test_refuses_what_it_cannot_honour_by_name(path, value, named):
-    raw = copy.deepcopy(published())
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    target[last] = value
+    raw = changed(published(), path, value)
     with pytest.raises(UserError, match=named):
         PORT.read_config(raw)
 
@@ -116,13 +111,8 @@ def test_refuses_what_it_cannot_honour_by_name(path, value, named):
     "path", ["image_token_index", "text_config", "vision_config", "vision_config.mm_projector_type"]
 )
 def test_missing_attributes_are_named(path):
-    raw = published()
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    del target[last]
-    with pytest.raises(UserError, match=last):
+    raw = changed(published(), path, ...)
+    with pytest.raises(UserError, match=path.rsplit(".", 1)[-1]):
         PORT.read_config(raw)
 
 

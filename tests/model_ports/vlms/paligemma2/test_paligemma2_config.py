@@ -1,11 +1,11 @@
 """PaliGemma 2's config.json: what is read, what is refused by name, and full-size key tables."""
 
-import copy
 import json
 from typing import Any
 
 import pytest
 import torch
+from support.configs import changed
 from support.key_manifest import fake_headers, read_key_manifest
 from transformers import PaliGemmaConfig, PaliGemmaForConditionalGeneration
 
@@ -27,19 +27,6 @@ def saved(**changes: Any) -> dict[str, Any]:
     """As transformers 5 writes it, with every default spelled out."""
     raw = published() | changes
     return json.loads(json.dumps(PaliGemmaConfig.from_dict(raw).to_dict()))
-
-
-def changed(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy with one nested attribute set; ``...`` deletes it."""
-    raw = copy.deepcopy(raw)
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    target[last] = value
-    if value is ...:
-        del target[last]
-    return raw
 
 
 @pytest.mark.parametrize("raw", [published(), saved()], ids=["published", "saved"])

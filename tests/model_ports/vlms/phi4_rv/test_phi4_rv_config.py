@@ -1,11 +1,11 @@
 """Phi-4-Reasoning-Vision's config.json: what is read, what is refused by name, and the full-size
 key table."""
 
-import copy
 from typing import Any
 
 import pytest
 import torch
+from support.configs import changed
 from support.key_manifest import read_key_manifest
 from support.phi4_rv import PROJECTOR, TOWER, Reference
 
@@ -17,17 +17,9 @@ from model_ports.vlms.phi4_rv import PORT
 NAME = "phi-4-reasoning-vision-15b"
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """The published config with one attribute set; ``...`` removes it."""
-    raw = copy.deepcopy(published_config(NAME))
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    target[last] = value
-    if value is ...:
-        del target[last]
-    return raw
+def published_with(path: str, value: Any) -> dict[str, Any]:
+    """The published config with one attribute set; ``...`` takes it out."""
+    return changed(published_config(NAME), path, value)
 
 
 def test_published_values() -> None:
@@ -57,22 +49,24 @@ def test_formats_of_other_writers() -> None:
     del rope["partial_rotary_factor"]
     assert PORT.read_config(raw | {"rope_parameters": rope}) == config
     for name in ("min_num_patches", "max_num_patches", "use_s2", "tie_word_embeddings"):
-        assert PORT.read_config(changed(name, ...)) == config
+        assert PORT.read_config(published_with(name, ...)) == config
     vision = {
         "patch_size": 16, "num_patches": 256, "layer_norm_eps": 1e-6, "num_channels": 3,
         "hidden_act": "gelu_pytorch_tanh", "attention_dropout": 0.0, "vision_use_head": True,
     }  # fmt: skip
     whole = vision | raw["vision_config"]
-    assert PORT.read_config(changed("vision_config", whole)) == config
+    assert PORT.read_config(published_with("vision_config", whole)) == config
 
 
 def test_values_that_differ_are_read() -> None:
-    raw = changed("mm_vision_tower", "google/siglip2-so400m-patch14-naflex")
+    raw = published_with("mm_vision_tower", "google/siglip2-so400m-patch14-naflex")
     config = PORT.read_config(raw)
     assert (config.vision.patch, config.pixels.patch) == (14, 14)
-    assert PORT.read_config(changed("partial_rotary_factor", 0.75)).decoder.rope.dim == 96
-    assert PORT.read_config(changed("tokenizer_model_max_length", None)).max_length is None
-    assert not PORT.read_config(changed("vision_config.vision_use_head", False)).vision.pooling
+    assert PORT.read_config(published_with("partial_rotary_factor", 0.75)).decoder.rope.dim == 96
+    assert PORT.read_config(published_with("tokenizer_model_max_length", None)).max_length is None
+    assert not PORT.read_config(
+        published_with("vision_config.vision_use_head", False)
+    ).vision.pooling
 
 
 def test_manifest_is_what_transformers_builds() -> None:
@@ -124,10 +118,10 @@ REFUSED = [
 @pytest.mark.parametrize(("path", "value", "named"), REFUSED)
 def test_refuses_what_it_cannot_honour_by_name(path: str, value: Any, named: str) -> None:
     with pytest.raises(UserError, match=named):
-        PORT.read_config(changed(path, value))
+        PORT.read_config(published_with(path, value))
 
 
 @pytest.mark.parametrize("kind", ["phi3", "phi4mm", "phi4_multimodal", "phi3_v"])
 def test_relatives_have_no_port(kind: str) -> None:
     with pytest.raises(UserError, match=kind):
-        port_for(changed("model_type", kind))
+        port_for(published_with("model_type", kind))

@@ -1,10 +1,10 @@
 """Both config formats of Qwen2.5-VL: what is read, what is refused by name, the full key table."""
 
-import copy
 import json
 
 import pytest
 import torch
+from support.configs import changed
 from support.key_manifest import fake_headers, read_key_manifest
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
@@ -112,12 +112,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("path", "value", "named"), REFUSED)
 def test_refuses_what_it_cannot_honour_by_name(path, value, named):
-    raw = copy.deepcopy(published())
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    target[last] = value
+    raw = changed(published(), path, value)
     with pytest.raises(UserError, match=named):
         PORT.read_config(raw)
 
@@ -147,11 +142,6 @@ def test_refuses_sliding_layers_and_unknown_nested_attributes():
     ],
 )
 def test_missing_attributes_are_named_and_never_defaulted(path):
-    raw = published()
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    del target[last]
-    with pytest.raises(UserError, match=last):
+    raw = changed(published(), path, ...)
+    with pytest.raises(UserError, match=path.rsplit(".", 1)[-1]):
         PORT.read_config(raw)

@@ -1,10 +1,10 @@
 """Configs of Qwen3-VL: what is read, what is refused by name, the full key table."""
 
 import json
-from copy import deepcopy
 
 import pytest
 import torch
+from support.configs import changed
 from support.key_manifest import read_key_manifest
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
@@ -14,7 +14,6 @@ from model_ports.registry import port_for
 from model_ports.vlms.qwen3_vl import PORT
 
 NAME = "qwen3-vl-8b"
-ABSENT = object()
 
 
 def published():
@@ -26,17 +25,9 @@ def saved():
     return json.loads(Qwen3VLConfig.from_dict(published()).to_json_string(use_diff=False))
 
 
-def changed(path, value, raw=None):
-    """A config (the published one) with one attribute set, or taken out if ABSENT."""
-    raw = deepcopy(raw or published())
-    *parents, last = path.split(".")
-    target = raw
-    for part in parents:
-        target = target[part]
-    target[last] = value
-    if value is ABSENT:
-        del target[last]
-    return raw
+def published_with(path, value, raw=None):
+    """The published config with one attribute set; ``...`` takes it out."""
+    return changed(raw or published(), path, value)
 
 
 def test_published_values():
@@ -64,7 +55,7 @@ def test_axes_of_the_published_frequencies():
 def test_interleaved_sections_may_be_longer_than_the_frequencies():
     """As the reference's slices, which simply end: transformers' own tiny configs are so."""
     section = {"mrope_interleaved": True, "mrope_section": [16, 8, 1], "rope_type": "default"}
-    rope = PORT.read_config(changed("text_config.rope_scaling", section)).decoder.rope
+    rope = PORT.read_config(published_with("text_config.rope_scaling", section)).decoder.rope
     slices = [0] * 32
     slices[1:24:3] = [1] * 8
     slices[2:3:3] = [2]
@@ -73,10 +64,10 @@ def test_interleaved_sections_may_be_longer_than_the_frequencies():
 
 
 def test_theta_is_read_and_never_assumed():
-    raw = changed("text_config.rope_theta", 1e6)
+    raw = published_with("text_config.rope_theta", 1e6)
     assert PORT.read_config(raw).decoder.rope.theta == 1e6
     with pytest.raises(UserError, match="rope_theta"):
-        PORT.read_config(changed("text_config.rope_theta", ABSENT))
+        PORT.read_config(published_with("text_config.rope_theta", ...))
 
 
 def test_saved_format_is_the_same_model():
@@ -87,7 +78,7 @@ def test_saved_format_is_the_same_model():
 
 @pytest.mark.parametrize("where", ["", "text_config."])
 def test_a_tied_head_is_found_in_either_place(where):
-    assert PORT.read_config(changed(f"{where}tie_word_embeddings", True)).decoder.tied
+    assert PORT.read_config(published_with(f"{where}tie_word_embeddings", True)).decoder.tied
 
 
 def test_manifest_is_what_transformers_builds():
@@ -107,27 +98,27 @@ REFUSED = [
     ("text_config.use_sliding_window", True, "use_sliding_window"),
     ("text_config.layer_types", ["sliding_attention"] * 36, "layer_types"),
     ("text_config.hidden_act", "gelu", "hidden_act"),
-    ("text_config.head_dim", ABSENT, "head_dim"),
-    ("text_config.num_key_value_heads", ABSENT, "num_key_value_heads"),
+    ("text_config.head_dim", ..., "head_dim"),
+    ("text_config.num_key_value_heads", ..., "num_key_value_heads"),
     ("text_config.num_key_value_heads", 5, "key-value heads"),
-    ("text_config.rms_norm_eps", ABSENT, "rms_norm_eps"),
+    ("text_config.rms_norm_eps", ..., "rms_norm_eps"),
     ("text_config.rope_scaling", ROPE | {"rope_type": "yarn", "factor": 3.0}, "yarn"),
     ("text_config.rope_scaling", ROPE | {"mrope_interleaved": False}, "mrope_interleaved"),
     ("text_config.rope_scaling", ROPE | {"mrope_section": [24, -1, 20]}, "mrope_section"),
     ("text_config.rope_scaling", ROPE | {"mrope_section": [32, 32]}, "mrope_section"),
     ("text_config.rope_scaling", ROPE | {"beta_fast": 32}, "beta_fast"),
     ("text_config.rope_scaling", None, "mrope_section"),
-    ("text_config", ABSENT, "text_config"),
+    ("text_config", ..., "text_config"),
     ("image_token_id", 151936, "image_token_id"),
-    ("image_token_id", ABSENT, "image_token_id"),
-    ("vision_config", ABSENT, "vision_config"),
+    ("image_token_id", ..., "image_token_id"),
+    ("vision_config", ..., "vision_config"),
     ("vision_config.hidden_act", "gelu", "hidden_act"),
     ("vision_config.in_channels", 1, "in_channels"),
     ("vision_config.num_heads", 7, "num_heads"),
     ("vision_config.out_hidden_size", 3584, "out_hidden_size"),
     ("vision_config.num_position_embeddings", 2305, "num_position_embeddings"),
-    ("vision_config.num_position_embeddings", ABSENT, "num_position_embeddings"),
-    ("vision_config.deepstack_visual_indexes", ABSENT, "deepstack_visual_indexes"),
+    ("vision_config.num_position_embeddings", ..., "num_position_embeddings"),
+    ("vision_config.deepstack_visual_indexes", ..., "deepstack_visual_indexes"),
     ("vision_config.deepstack_visual_indexes", [8, 16, 27], "deepstack_visual_indexes"),
     ("vision_config.deepstack_visual_indexes", [16, 8], "deepstack_visual_indexes"),
     ("vision_config.deepstack_visual_indexes", ["8"], "deepstack_visual_indexes"),
@@ -140,7 +131,7 @@ REFUSED = [
 @pytest.mark.parametrize(("path", "value", "named"), REFUSED)
 def test_refuses_what_it_cannot_honour_by_name(path, value, named):
     with pytest.raises(UserError, match=named):
-        PORT.read_config(changed(path, value))
+        PORT.read_config(published_with(path, value))
 
 
 def test_the_mixture_of_experts_has_no_port():
