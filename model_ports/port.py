@@ -17,7 +17,7 @@ from flax import nnx
 from PIL import Image
 
 from model_ports.block import DecoderConfig
-from model_ports.box_format import BoxFormat as BoxFormat  # noqa: PLC0414 - re-exported
+from model_ports.box_format import BoxFormat
 from model_ports.convert.rules import Rule
 from model_ports.errors import UserError
 from model_ports.prompt import Prompt

@@ -12,12 +12,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from model_ports.configs import read_json
 from model_ports.convert.filetensors import FileTensor, FolderReader, Reader, TreeReader
 from model_ports.convert.filetensors import file_tensors as tensors_of
 from model_ports.convert.headers import CODES, DTYPES, INDEX, fsync
 from model_ports.convert.manifest import lead_of
 from model_ports.convert.pieces import cast
-from model_ports.convert.plan import read_json, settled_config
+from model_ports.convert.plan import settled_config
 from model_ports.convert.progress import Progress
 from model_ports.convert.source import PARAMS, PARTIAL, is_converted, side_files
 from model_ports.convert.store import check_chunks, read_manifest

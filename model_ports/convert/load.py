@@ -19,9 +19,10 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, Sharding, SingleDeviceSharding
 
+from model_ports.configs import read_json
 from model_ports.convert.fingerprint import fingerprint, weights_digest
 from model_ports.convert.pieces import Index, Target, flatten, unflatten
-from model_ports.convert.plan import Plan, parse_dtype, plan_folder, read_json, settled_config
+from model_ports.convert.plan import Plan, parse_dtype, plan_folder, settled_config
 from model_ports.convert.source import PARAMS, is_converted, resolve
 from model_ports.convert.store import Stored, check_chunks, read_manifest, stored_arrays
 from model_ports.errors import UserError

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from model_ports.configs import read_json as read_json  # noqa: PLC0414 - re-exported
+from model_ports.configs import read_json
 from model_ports.convert.headers import CODES, DTYPES, Headers, TensorInfo, read_headers
 from model_ports.convert.match import Match, match_layout, offenders, table_faults
 from model_ports.convert.pieces import Target, common_dtype, flatten, linear_inputs

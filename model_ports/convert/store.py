@@ -23,6 +23,7 @@ import numpy as np
 import tensorstore as ts
 from jax.sharding import AbstractMesh
 
+from model_ports.configs import read_json
 from model_ports.convert.source import MANIFEST, PARAMS
 from model_ports.errors import UserError
 from model_ports.sharding import MESH_AXES, param_spec
@@ -161,8 +162,6 @@ def write_orbax_metadata(params: Path, stored: Stored) -> None:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a converted folder."""
-    from model_ports.convert.plan import read_json
-
     manifest = read_json(folder / MANIFEST)
     if manifest.get("format") != FORMAT:
         raise UserError(
@@ -211,8 +210,6 @@ def check_chunks(folder: Path) -> None:
 
 def _arrays(folder: Path) -> dict[str, tuple[tuple[int, ...], np.dtype, tuple[int, ...]]]:
     """Path -> (shape, dtype, chunk shape), sorted by path."""
-    from model_ports.convert.plan import read_json
-
     params = folder / PARAMS
     try:
         tree = read_json(params / "_METADATA")["tree_metadata"]

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from model_ports.configs import read_json
 from model_ports.convert.filetensors import FileTensor, FolderReader, blocks, file_tensors
 from model_ports.convert.headers import DTYPES
 from model_ports.convert.manifest import lead_of
 from model_ports.convert.pieces import Piece, cast
-from model_ports.convert.plan import Plan, plan_folder, read_json, settled_config
+from model_ports.convert.plan import Plan, plan_folder, settled_config
 from model_ports.convert.progress import Progress
 from model_ports.convert.source import PARAMS, is_converted
 from model_ports.convert.store import chunk_faults, read_manifest, stored_arrays

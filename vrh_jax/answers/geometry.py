@@ -1,18 +1,15 @@
 """From the numbers of an answer to a box in stored pixels, and how well two boxes agree."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from model_ports.box_format import BoxFormat
 from vrh_jax.answers.box_forms import Box
 from vrh_jax.answers.boxes import parse_box
-
-if TYPE_CHECKING:
-    from model_ports.port import BoxFormat
 
 
 def read_box(
     text: object,
-    box_format: "BoxFormat",
+    box_format: BoxFormat,
     image_size: tuple[int, int],
     resized: tuple[int, int],
 ) -> tuple[Box | None, str]:

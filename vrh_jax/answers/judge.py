@@ -3,12 +3,12 @@
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
+from model_ports.box_format import BoxFormat
 from vrh_jax.answers.box_forms import Box
 from vrh_jax.answers.geometry import iou, read_box
 from vrh_jax.answers.metrics import read_answer
 
 if TYPE_CHECKING:
-    from model_ports.port import BoxFormat
     from vrh_jax.data.sample import Sample
 
 Failure = Literal["", "parse_failure", "invalid_box", "mislocated", "wrong_answer", "image_error"]
@@ -43,7 +43,7 @@ IMAGE_ERROR = Verdict(correct=False, failure="image_error")
 def judge(
     sample: "Sample",
     text: object,
-    box_format: "BoxFormat | None" = None,
+    box_format: BoxFormat | None = None,
     resized: tuple[int, int] = (0, 0),
     *,
     threshold: float = 0.5,

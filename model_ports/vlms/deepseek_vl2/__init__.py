@@ -1,6 +1,7 @@
 """DeepSeek-VL2-Small: one row of the registry. See README.md beside this file."""
 
-from model_ports.port import BoxFormat, Port
+from model_ports.box_format import BoxFormat
+from model_ports.port import Port
 from model_ports.vlms.deepseek_vl2.config import DeepseekVl2Config, read_config
 from model_ports.vlms.deepseek_vl2.model import DeepseekVl2, layouts
 from model_ports.vlms.deepseek_vl2.processor import DeepseekVl2Processor, load

@@ -1,6 +1,7 @@
 """GLM-4.6V-Flash: one row of the registry. See README.md beside this file."""
 
-from model_ports.port import BoxFormat, Port
+from model_ports.box_format import BoxFormat
+from model_ports.port import Port
 from model_ports.vlms.glm4v.config import read_config
 from model_ports.vlms.glm4v.model import Glm4v, layouts
 from model_ports.vlms.glm4v.processor import load_processor

@@ -5,7 +5,8 @@ from pathlib import Path
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.port import BoxFormat, Port
+from model_ports.box_format import BoxFormat
+from model_ports.port import Port
 from model_ports.vlms.internvl.config import InternVLConfig, read_config, settle
 from model_ports.vlms.internvl.keys import layouts
 from model_ports.vlms.internvl.model import InternVL

@@ -1,6 +1,7 @@
 """LLaVA-NeXT on Llama 3: one row of the registry. See README.md beside this file."""
 
-from model_ports.port import BoxFormat, Port
+from model_ports.box_format import BoxFormat
+from model_ports.port import Port
 from model_ports.vlms.llava_next.config import LlavaNextConfig, read_config
 from model_ports.vlms.llava_next.model import LlavaNext, layouts
 from model_ports.vlms.llava_next.processor import ORIGINAL_SYSTEM, LlavaNextProcessor, load

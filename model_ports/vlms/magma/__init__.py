@@ -1,6 +1,7 @@
 """Magma: one row of the registry. See README.md beside this file."""
 
-from model_ports.port import BoxFormat, Port
+from model_ports.box_format import BoxFormat
+from model_ports.port import Port
 from model_ports.vlms.magma.config import MagmaConfig, read_config
 from model_ports.vlms.magma.model import Magma, layouts
 from model_ports.vlms.magma.processor import SYSTEM, load

@@ -1,7 +1,8 @@
 """PaliGemma 2: SigLIP, one linear projector and Gemma 2 with a bidirectional prefix. See
 README.md."""
 
-from model_ports.port import BoxFormat, Port
+from model_ports.box_format import BoxFormat
+from model_ports.port import Port
 from model_ports.vlms.paligemma2.config import PaliGemma2Config, read_config
 from model_ports.vlms.paligemma2.model import PaliGemma2, layouts
 from model_ports.vlms.paligemma2.processor import PaliGemma2Processor

@@ -1,6 +1,7 @@
 """Phi-4-Reasoning-Vision: one row of the registry. See README.md beside this file."""
 
-from model_ports.port import BoxFormat, Port
+from model_ports.box_format import BoxFormat
+from model_ports.port import Port
 from model_ports.vlms.phi4_rv.config import Phi4RvConfig, read_config
 from model_ports.vlms.phi4_rv.model import Phi4Rv, layouts
 from model_ports.vlms.phi4_rv.processor import Phi4RvProcessor, load

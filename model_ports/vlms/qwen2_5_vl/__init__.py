@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from model_ports.box_format import BoxFormat
 from model_ports.images.qwen_pixels import QwenPixels
-from model_ports.port import BoxFormat, Port
+from model_ports.port import Port
 from model_ports.vlms.qwen2_5_vl.config import Qwen25VLConfig, read_config
 from model_ports.vlms.qwen2_5_vl.model import Qwen25VL, layouts
 from model_ports.vlms.qwen_common.processor import GridProcessor, PatchShape

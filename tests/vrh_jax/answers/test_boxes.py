@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_ports.port import BoxFormat
+from model_ports.box_format import BoxFormat
 from vrh_jax.answers import iou, parse_box, parse_boxes, read_box
 
 DATA = Path(__file__).parents[2] / "data" / "model_outputs.jsonl"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model_ports.port import BoxFormat
+from model_ports.box_format import BoxFormat
 from vrh_jax.answers import judge, read_choice, read_count, read_length, read_yes_no
 from vrh_jax.data.sample import Sample
 

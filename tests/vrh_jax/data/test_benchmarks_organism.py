@@ -2,7 +2,7 @@
 
 import pytest
 
-from model_ports.port import BoxFormat
+from model_ports.box_format import BoxFormat
 from vrh_jax.answers import judge
 from vrh_jax.config import BenchmarkSettings, ModelSettings
 from vrh_jax.data.organism import TASKS
