@@ -34,10 +34,13 @@ GENERATION = frozenset(
 
 # Sizes, and numbers that are divided by; a model with none of them, or less, does not exist.
 POSITIVE = frozenset(
-    """depth factor head_dim hidden_size image_size intermediate_size layer_norm_eps
-    max_position_embeddings num_attention_heads num_heads num_hidden_layers num_key_value_heads
-    num_position_embeddings out_hidden_size patch_size rms_norm_eps rope_theta
-    spatial_merge_size temporal_patch_size vocab_size window_size""".split()
+    """attn_logit_softcapping depth factor final_logit_softcapping head_dim hidden_size
+    image_size intermediate_size kv_lora_rank layer_norm_eps max_position_embeddings
+    moe_intermediate_size n_routed_experts n_shared_experts num_attention_heads
+    num_experts_per_tok num_heads num_hidden_layers num_key_value_heads num_position_embeddings
+    out_hidden_size patch_size qk_nope_head_dim qk_rope_head_dim query_pre_attn_scalar
+    rms_norm_eps rope_theta sliding_window spatial_merge_size temporal_patch_size v_head_dim
+    vocab_size window_size""".split()
 )
 
 # Structural switches from the same dumps, with the only value that every port honours.

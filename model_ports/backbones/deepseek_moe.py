@@ -8,7 +8,7 @@ leave out what equals the defaults of their configuration class; they are the de
 
 import dataclasses
 
-from model_ports.backbones.llama_like import read_rope
+from model_ports.backbones.llama_like import default_rope_theta, outer_rules, read_rope
 from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
@@ -16,9 +16,7 @@ from model_ports.errors import UserError
 from model_ports.nn.mla import Latent
 from model_ports.nn.moe import Experts
 
-# Where a config names none.
-ROPE_THETA = 10000.0
-QUERY_RANK = 1536
+QUERY_RANK = 1536  # where a config names none
 
 
 def read_deepseek_moe(reader: ConfigReader, *, tied: bool | None = None) -> DecoderConfig:
@@ -50,14 +48,11 @@ def read_deepseek_moe(reader: ConfigReader, *, tied: bool | None = None) -> Deco
         rope=reader.take("qk_rope_head_dim", int, 64),
         value=reader.take("v_head_dim", int, 128),
     )
-    if min(dataclasses.astuple(latent)) < 1 or latent.rope % 2:
+    if latent.rope % 2:
         raise UserError(
-            f"{reader.where}: kv_lora_rank {latent.rank}, qk_nope_head_dim {latent.nope}, "
-            f"qk_rope_head_dim {latent.rope}, v_head_dim {latent.value}; expected positive "
-            "numbers, the third one even"
+            f"{reader.where}: qk_rope_head_dim = {latent.rope}; expected an even number"
         )
-    if "rope_parameters" not in reader.raw:
-        reader.raw.setdefault("rope_theta", ROPE_THETA)
+    default_rope_theta(reader)
     reader.raw.setdefault("max_position_embeddings", 2048)
     rope = read_rope(reader, pairs="adjacent")
     if rope.dynamic_factor is not None:
@@ -94,32 +89,22 @@ def _read_experts(reader: ConfigReader, layers: int) -> Experts:
         scale=reader.take("routed_scaling_factor", float, 1.0),
         first=reader.take("first_k_dense_replace", int, 0),
     )
-    if not 1 <= experts.active <= experts.count:
+    if experts.active > experts.count:
         raise UserError(
             f"{reader.where}: num_experts_per_tok = {experts.active} of {experts.count} experts; "
             f"expected 1 to {experts.count}"
         )
-    if experts.shared < 1 or not 0 <= experts.first < layers:
+    if not 0 <= experts.first < layers:
         raise UserError(
-            f"{reader.where}: n_shared_experts = {experts.shared}, first_k_dense_replace = "
-            f"{experts.first}; expected at least one shared expert and 0 to {layers - 1} dense "
-            "layers"
+            f"{reader.where}: first_k_dense_replace = {experts.first}; expected 0 to {layers - 1}"
         )
     return experts
 
 
 def deepseek_moe_rules(cfg: DecoderConfig, *, model: str, head: str) -> list[Rule]:
-    """Key table of the decoder.
-
-    Args:
-        model: prefix of embeddings, layers and final norm, e.g. ``language.model.``.
-        head: full name of the output head's weight, e.g. ``language.lm_head.weight``.
-    """
+    """Key table of the decoder, arguments as in ``outer_rules``."""
     layer, first = f"{model}layers.{{l}}.", cfg.dense_layers
-    rules = [
-        Rule(f"{model}embed_tokens.weight", "decoder/embed/embedding", "vector"),
-        Rule(f"{model}norm.weight", "decoder/final_norm/scale", "vector"),
-    ]
+    rules = outer_rules(cfg, model=model, head=head)
     if first:
         rules += _attention(layer, "decoder/dense/", 0)
         rules += _mlp(f"{layer}mlp.", "decoder/dense/mlp/", 0)
@@ -128,12 +113,6 @@ def deepseek_moe_rules(cfg: DecoderConfig, *, model: str, head: str) -> list[Rul
     rules.append(Rule(f"{layer}mlp.gate.weight", f"{ours}mlp/router/kernel", "linear", first=first))
     rules += _mlp(f"{layer}mlp.shared_experts.", f"{ours}mlp/shared/", first)
     rules += _mlp(f"{layer}mlp.experts.{{e}}.", f"{ours}mlp/experts/", first)
-    if cfg.tied:
-        rules.append(Rule(head, "decoder/embed/embedding", "vector", use="copy"))
-    else:
-        rules.append(Rule(head, "decoder/lm_head/kernel", "linear"))
-    # Older files carry the rotary frequencies, which follow from the config.
-    rules.append(Rule(f"{layer}self_attn.rotary_emb.inv_freq", "", "vector", use="skip"))
     return rules
 
 

@@ -1,9 +1,10 @@
 """Gemma 2 language backbone: norms that multiply by 1 + weight, four of them a layer, scaled
 embeddings, soft caps on attention and output logits, and a sliding window on some layers."""
 
+import dataclasses
 from typing import Any
 
-from model_ports.backbones.llama_like import llama_like_rules, read_rope
+from model_ports.backbones.llama_like import default_rope_theta, llama_like_rules, read_llama_like
 from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
@@ -19,8 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0,
 }
-DEFAULT_ROPE_THETA = 10000.0
-
+ACT = "gelu_pytorch_tanh"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -30,65 +30,35 @@ def read_gemma2(reader: ConfigReader) -> DecoderConfig:
     Raises:
         UserError: a missing or contradicting attribute, or one of a value not honoured.
     """
-    rope = reader.raw.get("rope_parameters") or {}
-    if "rope_theta" not in rope:
-        reader.raw.setdefault("rope_theta", DEFAULT_ROPE_THETA)
+    default_rope_theta(reader)
     for name, value in DEFAULTS.items():
         reader.raw.setdefault(name, value)
-    for name in ("hidden_act", "hidden_activation"):
-        reader.expect(name, "gelu_pytorch_tanh")
+    reader.expect("hidden_activation", ACT)
     reader.expect("attention_bias", False)
     reader.expect("tie_word_embeddings", True)
     # How transformers 4 allocated its cache.
     reader.ignore(["cache_implementation"])
-    heads = reader.take("num_attention_heads", int)
-    kv_heads = reader.take("num_key_value_heads", int)
-    layers, dim = reader.take("num_hidden_layers", int), reader.take("hidden_size", int)
-    if kv_heads < 1 or heads % kv_heads:
-        raise UserError(
-            f"{reader.where}: {heads} attention heads are not a multiple of {kv_heads} "
-            "key-value heads"
-        )
-    scalar = _positive(reader, "query_pre_attn_scalar")
-    return DecoderConfig(
-        vocab=reader.take("vocab_size", int),
-        layers=layers,
-        dim=dim,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=reader.take("head_dim", int),
-        mlp_dim=reader.take("intermediate_size", int),
-        norm_eps=reader.take("rms_norm_eps", float),
-        rope=read_rope(reader),
+    # Not as in Llama, where they follow from the other sizes.
+    for name in ("head_dim", "num_key_value_heads"):
+        reader.take(name, int)
+    cfg = read_llama_like(reader, qkv_bias=False, hidden_act=ACT, tied=True)
+    return dataclasses.replace(
+        cfg,
         post_norms=True,
         norm_offset=True,
         act="gelu_tanh",
-        embed_scale=dim**0.5,
-        attn_scale=scalar**-0.5,
-        attn_softcap=_cap(reader, "attn_logit_softcapping"),
-        final_softcap=_cap(reader, "final_logit_softcapping"),
-        windows=_windows(reader, layers),
-        tied=True,
+        embed_scale=cfg.dim**0.5,
+        attn_scale=reader.take("query_pre_attn_scalar", float) ** -0.5,
+        # null turns a cap off.
+        attn_softcap=reader.optional("attn_logit_softcapping", float),
+        final_softcap=reader.optional("final_logit_softcapping", float),
+        windows=_windows(reader, cfg.layers),
     )
-
-
-def _positive(reader: ConfigReader, name: str) -> float:
-    value = reader.take(name, float)
-    if value <= 0:
-        raise UserError(f"{reader.where}: {name} = {value}; expected a positive number")
-    return value
-
-
-def _cap(reader: ConfigReader, name: str) -> float | None:
-    """A soft cap; null turns it off."""
-    return None if reader.optional(name, float) is None else _positive(reader, name)
 
 
 def _windows(reader: ConfigReader, layers: int) -> tuple[int, ...]:
     """Window of every layer, 0 for full ones. By default every second layer is full."""
     window = reader.take("sliding_window", int)
-    if window < 1:
-        raise UserError(f"{reader.where}: sliding_window = {window}; expected a positive number")
     kinds = reader.optional("layer_types", list) or [(SLIDING, FULL)[i % 2] for i in range(layers)]
     if len(kinds) != layers or not set(kinds) <= {SLIDING, FULL}:
         raise UserError(

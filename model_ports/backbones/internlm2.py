@@ -7,7 +7,7 @@ the query heads of the group, then its key, then its value. Query heads keep the
 its converted checkpoints are Llamas.
 """
 
-from model_ports.backbones.llama_like import read_llama_like
+from model_ports.backbones.llama_like import outer_rules, read_llama_like
 from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
@@ -22,17 +22,11 @@ def read_internlm2(reader: ConfigReader, *, tied: bool | None = None) -> Decoder
 
 
 def internlm2_rules(cfg: DecoderConfig, *, model: str, head: str) -> list[Rule]:
-    """Key table of the decoder.
-
-    Args:
-        model: prefix of embeddings, layers and final norm, e.g. ``language_model.model.``.
-        head: full name of the output head's weight, e.g. ``language_model.output.weight``.
-    """
+    """Key table of the decoder, arguments as in ``outer_rules``."""
     layer, ours = f"{model}layers.{{l}}.", "decoder/layers/"
     queries = cfg.heads // cfg.kv_heads
     rules = [
-        Rule(f"{model}tok_embeddings.weight", "decoder/embed/embedding", "vector"),
-        Rule(f"{model}norm.weight", "decoder/final_norm/scale", "vector"),
+        *outer_rules(cfg, model=model, head=head, embed="tok_embeddings", attention="attention"),
         Rule(f"{layer}attention_norm.weight", f"{ours}pre_attn_norm/scale", "vector"),
         Rule(f"{layer}ffn_norm.weight", f"{ours}pre_mlp_norm/scale", "vector"),
         Rule(f"{layer}attention.wo.weight", f"{ours}attn/o/kernel", "linear"),
@@ -48,14 +42,7 @@ def internlm2_rules(cfg: DecoderConfig, *, model: str, head: str) -> list[Rule]:
                 groups=cfg.kv_heads,
             )
         )
-    rules += [
+    return rules + [
         Rule(f"{layer}feed_forward.{name}.weight", f"{ours}mlp/{part}/kernel", "linear")
         for name, part in (("w1", "gate"), ("w3", "up"), ("w2", "down"))
     ]
-    if cfg.tied:
-        rules.append(Rule(head, "decoder/embed/embedding", "vector", use="copy"))
-    else:
-        rules.append(Rule(head, "decoder/lm_head/kernel", "linear"))
-    # Older files carry the rotary frequencies, which follow from the config.
-    key = f"{layer}attention.rotary_emb.inv_freq"
-    return [*rules, Rule(key, "", "vector", use="skip")]

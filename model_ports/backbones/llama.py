@@ -26,7 +26,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.backbones.llama_like import llama_like_rules, read_llama_like
+from model_ports.backbones.llama_like import default_rope_theta, llama_like_rules, read_llama_like
 from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
@@ -36,8 +36,6 @@ from model_ports.port import Port
 from model_ports.text import TextProcessor
 from model_ports.vlm import VLM
 
-# transformers' value where a config names none (Llama 1 and 2 as published).
-DEFAULT_ROPE_THETA = 10000.0
 # What ``LlamaConfig`` assumes. transformers 4 saved nested configs without these values.
 DEFAULTS: Mapping[str, Any] = {
     "vocab_size": 32000,
@@ -71,9 +69,7 @@ def read_llama(reader: ConfigReader, *, tied: bool | None = None) -> DecoderConf
     Args:
         tied: overrides ``tie_word_embeddings`` where a wrapper config owns it.
     """
-    rope = reader.raw.get("rope_parameters") or {}
-    if "rope_theta" not in rope:
-        reader.raw.setdefault("rope_theta", DEFAULT_ROPE_THETA)
+    default_rope_theta(reader)  # Llama 1 and 2 as published name none
     reader.expect("attention_bias", False)
     reader.expect("mlp_bias", False)
     reader.expect("pretraining_tp", 1)

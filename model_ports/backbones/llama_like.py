@@ -1,4 +1,4 @@
-"""Config pieces and key table shared by decoders with Llama's tensor names."""
+"""Config pieces and key tables that language models share, most of them with Llama's names."""
 
 from typing import Any
 
@@ -7,6 +7,23 @@ from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule
 from model_ports.errors import UserError
 from model_ports.nn.rope import Pairs, Rope
+
+# Llama 1's, and the default of transformers' configuration classes.
+ROPE_THETA = 10000.0
+
+
+def default_rope_theta(reader: ConfigReader) -> None:
+    """ROPE_THETA where a config names none, for architectures whose files may leave it out."""
+    if "rope_theta" not in (reader.raw.get("rope_parameters") or {}):
+        reader.raw.setdefault("rope_theta", ROPE_THETA)
+
+
+def refuse_windows(reader: ConfigReader) -> None:
+    """Qwen's attributes of sliding windows, which published files name and leave off."""
+    reader.expect("use_sliding_window", False, None)
+    reader.ignore(["sliding_window", "max_window_layers"])
+    layers = reader.take("num_hidden_layers", int)
+    reader.expect("layer_types", None, ["full_attention"] * layers)
 
 
 def read_rope(
@@ -97,6 +114,7 @@ def read_llama_like(
     interleaved: bool = False,
     pairs: Pairs = "halves",
     partial: bool = False,
+    hidden_act: str = "silu",
     tied: bool | None = None,
 ) -> DecoderConfig:
     """DecoderConfig from Llama-style attribute names; the caller finishes the reader.
@@ -105,13 +123,14 @@ def read_llama_like(
         qkv_bias, qk_norm: as in DecoderConfig.
         sections, interleaved, pairs: as in ``read_rope``.
         partial: only the leading ``partial_rotary_factor`` of the head dims is rotated.
+        hidden_act: the one activation honoured, by its name in a config.
         tied: overrides ``tie_word_embeddings`` where a wrapper config owns it.
     """
     heads = reader.take("num_attention_heads", int)
     dim = reader.take("hidden_size", int)
     own_tied = reader.take("tie_word_embeddings", bool, False)
     head_dim = reader.optional("head_dim", int) or dim // heads
-    reader.expect("hidden_act", "silu")
+    reader.expect("hidden_act", hidden_act)
     cfg = DecoderConfig(
         vocab=reader.take("vocab_size", int),
         layers=reader.take("num_hidden_layers", int),
@@ -142,20 +161,45 @@ def read_llama_like(
     return cfg
 
 
+def outer_rules(
+    cfg: DecoderConfig,
+    *,
+    model: str,
+    head: str,
+    embed: str = "embed_tokens",
+    attention: str = "self_attn",
+) -> list[Rule]:
+    """Key table of what a decoder has around its layers.
+
+    Args:
+        model: prefix of embeddings, layers and final norm, e.g. ``model.``.
+        head: full name of the output head's weight, e.g. ``lm_head.weight``.
+        embed: name of the embeddings.
+        attention: name of a layer's attention.
+    """
+    return [
+        Rule(f"{model}{embed}.weight", "decoder/embed/embedding", "vector"),
+        Rule(f"{model}norm.weight", "decoder/final_norm/scale", "vector"),
+        Rule(head, "decoder/embed/embedding", "vector", use="copy")
+        if cfg.tied
+        else Rule(head, "decoder/lm_head/kernel", "linear"),
+        # Older files carry the rotary frequencies, which follow from the config.
+        Rule(f"{model}layers.{{l}}.{attention}.rotary_emb.inv_freq", "", "vector", use="skip"),
+    ]
+
+
 def llama_like_rules(
     cfg: DecoderConfig, *, model: str, head: str, fused_mlp: bool = False
 ) -> list[Rule]:
     """Key table of the decoder.
 
     Args:
-        model: prefix of embeddings, layers and final norm, e.g. ``model.``.
-        head: full name of the output head's weight, e.g. ``lm_head.weight``.
+        model, head: as in ``outer_rules``.
         fused_mlp: gate and up are one tensor, ``gate_up_proj``, gate first.
     """
     layer, ours = f"{model}layers.{{l}}.", "decoder/layers/"
     rules = [
-        Rule(f"{model}embed_tokens.weight", "decoder/embed/embedding", "vector"),
-        Rule(f"{model}norm.weight", "decoder/final_norm/scale", "vector"),
+        *outer_rules(cfg, model=model, head=head),
         Rule(f"{layer}input_layernorm.weight", f"{ours}pre_attn_norm/scale", "vector"),
         Rule(f"{layer}post_attention_layernorm.weight", f"{ours}pre_mlp_norm/scale", "vector"),
     ]
@@ -174,10 +218,4 @@ def llama_like_rules(
         name, rows = ("gate_up", (index, 2)) if fused_mlp else (part, None)
         key = f"{layer}mlp.{name}_proj.weight"
         rules.append(Rule(key, f"{ours}mlp/{part}/kernel", "linear", rows))
-    if cfg.tied:
-        rules.append(Rule(head, "decoder/embed/embedding", "vector", use="copy"))
-    else:
-        rules.append(Rule(head, "decoder/lm_head/kernel", "linear"))
-    # Older files carry the rotary frequencies, which follow from the config.
-    rules.append(Rule(f"{layer}self_attn.rotary_emb.inv_freq", "", "vector", use="skip"))
     return rules

@@ -2,11 +2,9 @@
 before the rotation. ``rope_theta`` differs between its users (Qwen3-VL 5e6, InternVL3.5 1e6),
 so it is read, never assumed."""
 
-from model_ports.backbones.llama_like import llama_like_rules, read_llama_like
+from model_ports.backbones.llama_like import read_llama_like, refuse_windows
 from model_ports.block import DecoderConfig
 from model_ports.configs import ConfigReader
-
-__all__ = ["llama_like_rules", "read_qwen3"]
 
 
 def read_qwen3(reader: ConfigReader, *, sections: bool, tied: bool | None = None) -> DecoderConfig:
@@ -17,10 +15,7 @@ def read_qwen3(reader: ConfigReader, *, sections: bool, tied: bool | None = None
         tied: overrides ``tie_word_embeddings`` where a wrapper config owns it.
     """
     reader.expect("attention_bias", False)
-    reader.expect("use_sliding_window", False, None)
-    reader.ignore(["sliding_window", "max_window_layers"])
-    layers = reader.take("num_hidden_layers", int)
-    reader.expect("layer_types", None, ["full_attention"] * layers)
+    refuse_windows(reader)
     # transformers' defaults (head_dim 128, as many key-value heads as heads) are not what every
     # size of the family has; published files name both.
     for name in ("head_dim", "num_key_value_heads"):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.backbones.qwen2 import llama_like_rules
+from model_ports.backbones.llama_like import llama_like_rules
 from model_ports.convert.rules import Rule
 from model_ports.decoder import Decoder
 from model_ports.vision.qwen_vit import QwenVit, qwen_vit_rules

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.backbones.qwen3 import llama_like_rules
+from model_ports.backbones.llama_like import llama_like_rules
 from model_ports.convert.rules import Rule
 from model_ports.decoder import Decoder
 from model_ports.vision.qwen3_vit import Qwen3Vit, qwen3_vit_rules
