@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vrh_jax.analysis.results import Cell, Key
-from vrh_jax.answers.metrics import spatial457_leniency
+from vrh_jax.answers.spatial import spatial457_leniency
 
 MMSTAR_COUNT = 1500
 LENIENCIES = ("none_is_no", "zero_is_no", "number_is_yes", "super_category")

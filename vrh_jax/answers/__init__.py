@@ -7,8 +7,10 @@ from vrh_jax.answers.clean import final_answer, strip_thoughts
 from vrh_jax.answers.formats import box_format
 from vrh_jax.answers.geometry import iou, read_box
 from vrh_jax.answers.judge import IMAGE_ERROR, Verdict, judge
-from vrh_jax.answers.metrics import Reading, read_answer
-from vrh_jax.answers.numbers import read_count, read_length
+from vrh_jax.answers.lengths import read_length
+from vrh_jax.answers.metrics import read_answer
+from vrh_jax.answers.numbers import read_count
+from vrh_jax.answers.reading import Reading
 from vrh_jax.answers.words import normalise, read_yes_no
 
 __all__ = [

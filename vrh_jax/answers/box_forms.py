@@ -1,4 +1,4 @@
-"""The forms in which models print four numbers that are a box, and what looks alike but is none.
+"""The forms in which models print four numbers that are a box.
 
 Everything here takes time linear in the length of the text: quantifiers are possessive or bounded,
 and the surroundings of a match are read in windows.
@@ -9,6 +9,17 @@ and the surroundings of a match are read in windows.
 import math
 import re
 from collections.abc import Callable, Iterator
+
+from vrh_jax.answers.box_context import (
+    after_word,
+    arithmetic,
+    beside_number,
+    in_call,
+    named_box,
+    names_other,
+    under_box,
+    under_other,
+)
 
 Box = tuple[float, float, float, float]
 
@@ -97,37 +108,6 @@ _SIDES = tuple(
 )
 _SIZES = tuple(names.split() for names in ("x y w h", "x y width height", "left top width height"))
 
-# A list under such a key or tag, or in such a call, is something else than a box.
-_OTHER = re.compile(
-    r"point|poly|quad|segm|mask|contour|colou?r|rgb|stroke|vert(?:ex|ices)|cent(?:er|re)|traject",
-    re.IGNORECASE,
-)
-_OTHER_KEY = re.compile(
-    r"(?:\A|[\"'`{(,*\n])\s*+(?:axis|confidences?|counts?|dates?|ids?|lines?|logits?|prob(?:abilitie)?s?|"
-    r"probability|(?:image_?)?(?:size|shape)|scores?|years?)[\"'`* ]{0,4}[:=]\s*+\Z",
-    re.IGNORECASE,
-)
-# Boxes before the first that is named by a key or tag belong to another key or to prose.
-_NAMED_BOX = re.compile(
-    r"(?:[\"'](?:b(?:ounding[_ ]?)?box(?:es)?(?:_?2d)?|box(?:es)?_?2d)[\"']\s*+[:=]"
-    r"|<\|?(?:box|bbox|det)(?:_start)?\|?>)[\s\"'\[(]*+\Z",
-    re.IGNORECASE,
-)
-_BOX_KEY = re.compile(r"box|rect|det\Z", re.IGNORECASE)
-_NAME = re.compile(r"([\w-]{1,60})[\"'`* ]{0,4}\Z")
-_TAG = re.compile(r"<\|?([\w-]{1,40})\|?>\Z")
-_OPEN_TAG = re.compile(r"<\|?\w{0,20}(?:point|line|poly)\w{0,20}\s[^<>]{0,200}\Z", re.IGNORECASE)
-_CALL = re.compile(
-    r"\b(?:click|tap|drag|swipe|scroll|(?:key)?points?|move\w{0,9}|pixels?|cent(?:er|re)s?|vertices|"
-    r"lines?|segments?|traject\w{0,9})"
-    r"(?:\s+(?:at|are|is))?[\s(:]*\Z",
-    re.IGNORECASE,
-)
-_WORD_BEFORE = re.compile(r"(?!(?<=box)|(?<=rect)|(?<=bbox_2d))(?<=\w)\Z", re.IGNORECASE)
-_SUM_BEFORE = re.compile(r"(?:[0-9)\]][ \t]*[+*/×÷]|[)\]][ \t]*-)[ \t]*\Z")
-_SUM_AFTER = re.compile(
-    r"[ \t]*(?:[+/=×÷]|\*(?!\*))[ \t]*[0-9(\[]|[ \t]*-[ \t]*[(\[][ \t]*[+-]?[0-9]|[ \t]*[-+*/][0-9]"
-)
 _MORE_PAIRS = re.compile(r"\s*[,;]?\s*\((?:\s*[+-]?[0-9.]|\s*\Z)|\s*,\s*\Z")
 _INSIDE = " \t\r\n\f\v[](),.0123456789+-"
 _WINDOW = 300
@@ -162,11 +142,11 @@ def _stated(text: str) -> Iterator[tuple[bool, Box]]:
         inside = _INSIDE + ("{\"'" if match["named"] else "")
         opening = match.start() - len(before) + len(before.rstrip(inside))
         if len(before) < _WINDOW or opening > match.start() - _WINDOW:
-            other = _under_other(text[max(0, opening - _WINDOW) : opening])
+            other = under_other(text[max(0, opening - _WINDOW) : opening])
         # else the window lies inside the same long list, and what holds for it still does
         form = match.lastgroup or ""
-        if not (other or _arithmetic(before, after) or _beside_number(before)):
-            named = bool(_NAMED_BOX.search(before[-60:]))
+        if not (other or arithmetic(before, after) or beside_number(before)):
+            named = named_box(before)
             for numbers in _READERS[form](match, before, after):
                 yield from ((named, box) for box in _finite(numbers))
 
@@ -181,46 +161,8 @@ def _numbers(text: str) -> list[float]:
     return [float(n) for n in _NUMBER.findall(text)]
 
 
-def _under_other(head: str) -> bool:
-    """Whether what encloses or precedes the numbers names something else than a box."""
-    tag = _TAG.search(head[-50:])
-    name = tag
-    if not tag and head[-1:] in (":", "="):
-        name = _NAME.search(head[:-1].rstrip()[-70:])
-    if name and _OTHER.search(name[1]):
-        return not _BOX_KEY.search(name[1])
-    if _OTHER_KEY.search(head[-70:]):
-        return True
-    return bool(_OPEN_TAG.search(head[-230:] + " "))
-
-
-def _under_box(before: str) -> bool:
-    """Whether a key or tag right before says that what follows is a box."""
-    head = before.rstrip(" \t\r\n[(")
-    name = _TAG.search(head[-50:])
-    if not name and head[-1:] in (":", "="):
-        name = _NAME.search(head[:-1].rstrip()[-70:])
-    return bool(name and _BOX_KEY.search(name[1]))
-
-
-def _arithmetic(before: str, after: str) -> bool:
-    return bool(_SUM_BEFORE.search(before[-20:]) or _SUM_AFTER.match(after))
-
-
-def _beside_number(before: str) -> bool:
-    """In a list after a bare number, "[245,[234,543,542,244]]": broken, which is not repaired.
-
-    A box begun anew with its double bracket, "[[220, [[220, 416, 417, 720]]", is whole.
-    """
-    head = before.rstrip()
-    if not head.endswith(","):
-        return False
-    outer = head.rstrip(" \t\r\n0123456789.,+-")
-    return outer.endswith("[") and len(outer) < len(head) - 1
-
-
 def _tuple(match: re.Match[str], before: str, _after: str) -> Iterator[list[float]]:
-    if not _WORD_BEFORE.search(before):  # max(1, 2, 3, 4)
+    if not after_word(before):  # max(1, 2, 3, 4)
         yield _numbers(match[0])
 
 
@@ -230,12 +172,12 @@ def _last_four(match: re.Match[str], _before: str, _after: str) -> Iterator[list
 
 def _keyed(match: re.Match[str], before: str, _after: str) -> Iterator[list[float]]:
     word = before[-30:].rstrip().rpartition(" ")[2]  # "polygon coordinates: ..."
-    if not _OTHER.search(word):
+    if not names_other(word):
         yield _numbers(match[0])[-4:]
 
 
 def _nested(match: re.Match[str], before: str, _after: str) -> Iterator[list[float]]:
-    if _under_box(before):  # else they are two points
+    if under_box(before):  # else they are two points
         yield _numbers(match[0])
 
 
@@ -250,7 +192,7 @@ def _corners(match: re.Match[str], _before: str, _after: str) -> Iterator[list[f
 
 
 def _span(match: re.Match[str], before: str, _after: str) -> Iterator[list[float]]:
-    if not _OTHER.search(f"{before[-20:]}{match[0].partition('(')[0].partition('[')[0]}"):
+    if not names_other(f"{before[-20:]}{match[0].partition('(')[0].partition('[')[0]}"):
         yield _numbers(match[0])[-4:]
 
 
@@ -261,7 +203,7 @@ def _tokens(match: re.Match[str], _before: str, after: str) -> Iterator[list[flo
 
 def _pairs(match: re.Match[str], before: str, after: str) -> Iterator[list[float]]:
     """Pairs that come in twos; any other number of them is a point or a polygon."""
-    if _CALL.search(before[-40:]) or _MORE_PAIRS.match(after):
+    if in_call(before) or _MORE_PAIRS.match(after):
         return
     if before.rstrip().endswith("["):  # in a list they are points
         return

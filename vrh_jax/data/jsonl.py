@@ -20,7 +20,7 @@ from pydantic import Field
 
 from model_ports.errors import UserError
 from vrh_jax.answers import read_count
-from vrh_jax.answers.metrics import expected_choice
+from vrh_jax.answers.reading import expected_choice
 from vrh_jax.config import Strict, nearest
 from vrh_jax.data.benchmarks.files import read_numbered
 from vrh_jax.data.images import FileImage, image_key, stored_size

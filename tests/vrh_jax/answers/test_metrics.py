@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrh_jax.answers import judge, read_answer
-from vrh_jax.answers.metrics import RULES, edit_distance, expected_choice, spatial457_leniency
+from vrh_jax.answers.mathvista import edit_distance
+from vrh_jax.answers.metrics import RULES
+from vrh_jax.answers.reading import expected_choice
+from vrh_jax.answers.spatial import spatial457_leniency
 from vrh_jax.data.sample import Sample
 
 RESPONSES = Path(__file__).parents[2] / "data" / "mathvista_responses.json"
