@@ -17,9 +17,10 @@ from typing import Any
 
 from support.copy_model import CopySource
 
-from vrh_jax.config import StudyConfig, parse_settings
+from vrh_jax.config import StudyConfig
 from vrh_jax.engine import session, store
 from vrh_jax.engine.distributed import Coordinator, initialise
+from vrh_jax.strict import parse_settings
 from vrh_jax.study import evaluation
 from vrh_jax.study.run import run_study
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from model_ports.errors import UserError
-from vrh_jax.config import StudyConfig, load_config, parse_settings
+from vrh_jax.config import StudyConfig, load_config
+from vrh_jax.strict import parse_settings
 
 GOOD = {
     "name": "s",

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from model_ports.errors import UserError
-from vrh_jax.config import nearest
 from vrh_jax.data.transfer import TIMEOUT, OfflineError, download, git_blob, online, sha256
+from vrh_jax.strict import nearest
 
 # What was fetched, of which revision, with which checksums; read again to resume.
 RECORD = "download.json"

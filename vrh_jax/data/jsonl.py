@@ -21,12 +21,12 @@ from pydantic import Field
 from model_ports.errors import UserError
 from vrh_jax.answers import read_count
 from vrh_jax.answers.reading import expected_choice
-from vrh_jax.config import Strict, nearest
 from vrh_jax.data.benchmarks.files import read_numbered
 from vrh_jax.data.images import FileImage, image_key, stored_size
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.sample import Sample, TaskKind
 from vrh_jax.data.source import Key, Rows
+from vrh_jax.strict import Strict, nearest
 
 _KEYS = frozenset({"id", "image", "image_id", "group", "kind", "text", "box", "answer", "choices",
                    "needle", "unit", "category"})  # fmt: skip

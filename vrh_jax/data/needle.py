@@ -15,9 +15,9 @@ import yaml
 from pydantic import Field
 
 from model_ports.errors import UserError
-from vrh_jax.config import Strict
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.sample import Sample
+from vrh_jax.strict import Strict
 
 # Depths are spread evenly: sample i gets one of these many, in turn.
 _DEPTHS = 10

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from vrh_jax.config import Strict
 from vrh_jax.data.organism import organism_samples
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.sample import Sample
+from vrh_jax.strict import Strict
 
 
 class OrganismOptions(Strict):

@@ -12,8 +12,9 @@ import yaml
 from pydantic import Field, model_validator
 
 from model_ports.errors import UserError
-from vrh_jax.config import ModelSettings, Positive, Strict, nearest, parse_settings
+from vrh_jax.config import ModelSettings
 from vrh_jax.data.sample import Sample, TaskKind
+from vrh_jax.strict import Positive, Strict, nearest, parse_settings
 
 FIELDS = ("text", "choices")
 KINDS: tuple[str, ...] = get_args(TaskKind)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from model_ports.errors import UserError
-from vrh_jax.config import BenchmarkSettings, Strict, nearest, parse_settings
+from vrh_jax.config import BenchmarkSettings
 from vrh_jax.data.source import Source, keys
+from vrh_jax.strict import Strict, nearest, parse_settings
 
 Split = Literal["detection", "evaluation"]
 

@@ -5,12 +5,13 @@ from collections import Counter
 from typing import Any
 
 from model_ports.errors import UserError
-from vrh_jax.config import StudyConfig, nearest
+from vrh_jax.config import StudyConfig
 from vrh_jax.data.prompts import TaskPrompt, check_names, task_prompt
 from vrh_jax.data.sample import Sample
 from vrh_jax.data.split import study_samples
 from vrh_jax.engine.batching import Task
 from vrh_jax.heads.scoring import SCORES
+from vrh_jax.strict import nearest
 from vrh_jax.study.models import ModelInfo, Source
 
 

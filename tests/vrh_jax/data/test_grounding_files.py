@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from model_ports.errors import UserError
-from vrh_jax.config import parse_settings
 from vrh_jax.data.benchmarks import refspatial, toloka
 from vrh_jax.data.benchmarks.refcoco import RefcocoOptions, load_refcoco
 from vrh_jax.data.benchmarks.tfds_refcoco import is_prepared
 from vrh_jax.data.source import keys
+from vrh_jax.strict import parse_settings
 
 MASKS = {
     "soft": (Image.fromarray(np.pad(np.uint8([[1, 90], [200, 255]]), ((3, 5), (4, 6)))),

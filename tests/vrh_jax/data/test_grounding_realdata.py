@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from vrh_jax.config import parse_settings
 from vrh_jax.data.benchmarks import toloka
 from vrh_jax.data.benchmarks.refcoco import RefcocoOptions, load_refcoco
 from vrh_jax.data.check import check, published
 from vrh_jax.data.images import ImageFolder, image_key
 from vrh_jax.data.recognise import recognise
 from vrh_jax.data.source import keys, shard
+from vrh_jax.strict import parse_settings
 
 pytestmark = pytest.mark.realdata
 # dataset, split: sentences, refs, images, repeats for one ref, sentences that name several refs

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from model_ports.errors import UserError
-from vrh_jax.config import StudyConfig, parse_settings
+from vrh_jax.config import StudyConfig
 from vrh_jax.data import images
 from vrh_jax.data.images import (
     BytesImage,
@@ -29,6 +29,7 @@ from vrh_jax.data.prompts import TaskPrompt
 from vrh_jax.data.source import View, keys, shard, take
 from vrh_jax.data.split import study_samples
 from vrh_jax.engine.batching import Task, prefetch, prepare
+from vrh_jax.strict import parse_settings
 
 BOX = [3, 2, 30, 20]
 

@@ -7,11 +7,12 @@ import pytest
 from support import refcoco as files
 
 from model_ports.errors import UserError
-from vrh_jax.config import BenchmarkSettings, parse_settings
+from vrh_jax.config import BenchmarkSettings
 from vrh_jax.data.benchmarks.refcoco import RefcocoOptions, load_refcoco
 from vrh_jax.data.check import check
 from vrh_jax.data.registry import load
 from vrh_jax.data.source import key_of, keys
+from vrh_jax.strict import parse_settings
 
 LAYOUTS = ("official", "protocol 0", "lmms", "minigpt4", "jsonl", "vlm-r1")
 

@@ -6,9 +6,10 @@ import pytest
 from PIL import Image
 
 from model_ports.errors import UserError
-from vrh_jax.config import StudyConfig, parse_settings
+from vrh_jax.config import StudyConfig
 from vrh_jax.data.jsonl import JsonlOptions, load
 from vrh_jax.data.split import study_samples
+from vrh_jax.strict import parse_settings
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from model_ports.errors import UserError
-from vrh_jax.config import StudyConfig, parse_settings
+from vrh_jax.config import StudyConfig
 from vrh_jax.data.source import Key
 from vrh_jax.data.split import on_few_enough_images, spread, study_samples, turns
+from vrh_jax.strict import parse_settings
 
 KEYS = st.lists(st.integers(0, 8), min_size=1, max_size=60).map(
     lambda images: [Key(f"i{image}", f"s{n:03d}", "grounding", True)

@@ -11,8 +11,9 @@ import xarray as xr
 from support.copy_model import COPY, HEADS, LAYERS, CopySource, write_samples
 
 from model_ports.errors import UserError
-from vrh_jax.config import StudyConfig, parse_settings
+from vrh_jax.config import StudyConfig
 from vrh_jax.engine import generate
+from vrh_jax.strict import parse_settings
 from vrh_jax.study.layout import Layout
 from vrh_jax.study.run import run_study
 

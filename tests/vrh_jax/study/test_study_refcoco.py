@@ -10,9 +10,10 @@ from support.parity import textured_image
 from support.qwen25 import write_checkpoint
 
 from vrh_jax.cli import main
-from vrh_jax.config import load_config, parse_settings
+from vrh_jax.config import load_config
 from vrh_jax.data.registry import task
 from vrh_jax.data.split import study_samples
+from vrh_jax.strict import parse_settings
 
 SIZES = [(112, 84), (90, 140), (126, 98)]
 CONFIG = Path(__file__).parents[3] / "configs" / "refcoco.yaml"

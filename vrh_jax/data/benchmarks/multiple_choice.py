@@ -10,7 +10,6 @@ import math
 from typing import Any
 
 from model_ports.errors import UserError
-from vrh_jax.config import nearest
 from vrh_jax.data.benchmarks.questions import (
     Box,
     Question,
@@ -21,6 +20,7 @@ from vrh_jax.data.benchmarks.questions import (
 from vrh_jax.data.benchmarks.records import Record, read_records
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
+from vrh_jax.strict import nearest
 
 _KEYS = ("answer", "box", "category", "choices", "group", "id", "image", "image_id", "question")
 

@@ -14,10 +14,10 @@ from typing import Any
 from pydantic import Field
 
 from model_ports.errors import UserError
-from vrh_jax.config import Strict
 from vrh_jax.data.images import ImageRef, stored_size
 from vrh_jax.data.sample import Sample, TaskKind
 from vrh_jax.data.source import Key, Rows
+from vrh_jax.strict import Strict
 
 Box = tuple[float, float, float, float]
 

@@ -6,7 +6,6 @@ from typing import Literal
 from pydantic import Field
 
 from model_ports.errors import UserError
-from vrh_jax.config import Strict
 from vrh_jax.data.benchmarks.files import parquet_files
 from vrh_jax.data.benchmarks.refcoco_layouts import (
     read_lmms,
@@ -19,6 +18,7 @@ from vrh_jax.data.benchmarks.tfds_refcoco import CONFIGS, is_prepared, prepared_
 from vrh_jax.data.images import ImageFolder
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
+from vrh_jax.strict import Strict
 
 Dataset = Literal["refcoco", "refcocoplus", "refcocog"]
 Partition = Literal["unc", "google", "umd"]

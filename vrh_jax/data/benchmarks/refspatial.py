@@ -15,13 +15,13 @@ from PIL import Image
 from pydantic import Field
 
 from model_ports.errors import UserError
-from vrh_jax.config import Strict
 from vrh_jax.data.benchmarks.files import parquet_files, read_objects, read_parquet
 from vrh_jax.data.benchmarks.refs import Box
 from vrh_jax.data.images import FileImage, ImageRef, content_key, stored_size
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.sample import Sample
 from vrh_jax.data.source import Key, Rows
+from vrh_jax.strict import Strict
 
 TEXTS = ("object", "prompt")
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from pydantic import Field
 
 from model_ports.errors import UserError
-from vrh_jax.config import Strict
 from vrh_jax.data.benchmarks.files import as_whole, read_csv
 from vrh_jax.data.benchmarks.refs import Box
 from vrh_jax.data.images import ImageFolder, image_key
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.sample import Sample
 from vrh_jax.data.source import Key, Rows
+from vrh_jax.strict import Strict
 
 COLUMNS = ("image", "width", "height", "left", "top", "right", "bottom", "question")
 

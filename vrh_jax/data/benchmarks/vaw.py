@@ -28,13 +28,13 @@ import yaml
 from pydantic import Field
 
 from model_ports.errors import UserError
-from vrh_jax.config import Strict
 from vrh_jax.data.benchmarks.files import as_list, read_objects
 from vrh_jax.data.benchmarks.questions import Box, Question, questions
 from vrh_jax.data.benchmarks.refs import box_xywh
 from vrh_jax.data.images import FileImage, ImageFolder
 from vrh_jax.data.registry import Split, Task
 from vrh_jax.data.source import Rows
+from vrh_jax.strict import Strict
 
 # Visual Genome's two archives.
 _FOLDERS = ("", "VG_100K", "VG_100K_2", "images", "images/VG_100K", "images/VG_100K_2")
