@@ -14,17 +14,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from model_ports.box_format import BoxFormat
+from model_ports.images.crops import Cutter
 from model_ports.images.glm_pixels import GlmPixels
 from model_ports.images.qwen_pixels import QwenPixels
-from model_ports.images.tiling import count_tokens
+from model_ports.images.square import Square
 from model_ports.port import Port, abstract_model, parameter_count
 from model_ports.registry import ports
 
 PUBLISHED = Path(__file__).parent / "published"
 # The image whose visual tokens are counted.
 IMAGE = (640, 480)
-
-Size = tuple[int, int]  # (width, height)
 
 # Study name -> language model that it was built on. Heads of models on the same one have the
 # same origin, so that they can be compared and exchanged.
@@ -50,49 +49,41 @@ class VisionSide:
 
     Attributes:
         tower, projector: in words.
-        tokens: (folder of the published files, config, stored image size) -> visual tokens.
+        cutter: (config, folder of the published files) -> how images are cut.
     """
 
     tower: str
     projector: str
-    tokens: Callable[[Path, Any, Size], int]
+    cutter: Callable[[Any, Path], Cutter]
 
 
-def _merged_grid(reader: type[QwenPixels]) -> Callable[[Path, Any, Size], int]:
-    """Counter for towers that see one resized frame."""
+def _frame(reader: type[QwenPixels]) -> Callable[[Any, Path], Cutter]:
+    """For towers that see one resized frame: its settings are beside the config."""
 
-    def tokens(folder: Path, config: Any, size: Size) -> int:
+    def cutter(config: Any, folder: Path) -> Cutter:
         v = config.vision
-        pixels = reader.read(folder, patch=v.patch, merge=v.merge, temporal=v.temporal)
-        width, height = pixels.frame(size)
-        return (width // pixels.factor) * (height // pixels.factor)
+        return reader.read(folder, patch=v.patch, merge=v.merge, temporal=v.temporal)
 
-    return tokens
-
-
-def _crops(_folder: Path, config: Any, size: Size) -> int:
-    return len(config.crops.layout(size).rect)
-
-
-def _naflex(_folder: Path, config: Any, size: Size) -> int:
-    return len(config.pixels.layout(size).rect)
+    return cutter
 
 
 # By family; text models have none.
 VISION: Mapping[str, VisionSide] = {
-    "qwen2_5_vl": VisionSide("window ViT", "2 x 2 merger, MLP", _merged_grid(QwenPixels)),
-    "qwen3_vl": VisionSide("ViT with DeepStack", "2 x 2 merger, MLP", _merged_grid(QwenPixels)),
-    "internvl": VisionSide(
-        "InternViT", "2 x 2 shuffle, MLP", lambda _, config, size: count_tokens(size, config.tiling)
-    ),
-    "llava_next": VisionSide("CLIP ViT-L/14", "MLP", _crops),
-    "magma": VisionSide("ConvNeXt-XXL", "MLP", _crops),
+    "qwen2_5_vl": VisionSide("window ViT", "2 x 2 merger, MLP", _frame(QwenPixels)),
+    "qwen3_vl": VisionSide("ViT with DeepStack", "2 x 2 merger, MLP", _frame(QwenPixels)),
+    "internvl": VisionSide("InternViT", "2 x 2 shuffle, MLP", lambda config, _: config.tiling),
+    "llava_next": VisionSide("CLIP ViT-L/14", "MLP", lambda config, _: config.crops),
+    "magma": VisionSide("ConvNeXt-XXL", "MLP", lambda config, _: config.crops),
     "paligemma2": VisionSide(
-        "SigLIP So400m", "linear", lambda _folder, config, _size: config.vision.side**2
+        "SigLIP So400m",
+        "linear",
+        lambda config, _: Square(config.vision.image_size, config.vision.side),
     ),
-    "deepseek_vl2": VisionSide("SigLIP So400m", "2 x 2 shuffle, MLP", _crops),
-    "glm4v": VisionSide("GLM ViT", "2 x 2 convolution, MLP", _merged_grid(GlmPixels)),
-    "phi4_rv": VisionSide("SigLIP 2 So400m NaFlex", "MLP", _naflex),
+    "deepseek_vl2": VisionSide(
+        "SigLIP So400m", "2 x 2 shuffle, MLP", lambda config, _: config.crops
+    ),
+    "glm4v": VisionSide("GLM ViT", "2 x 2 convolution, MLP", _frame(GlmPixels)),
+    "phi4_rv": VisionSide("SigLIP 2 So400m NaFlex", "MLP", lambda config, _: config.pixels),
 }
 
 _UNITS: Mapping[str, str] = {
@@ -138,6 +129,7 @@ def _row(port: Port, name: str, hub: Sequence[str]) -> dict[str, Any]:
     _, abstract = abstract_model(port, config, jnp.bfloat16)
     count, d, side = parameter_count(abstract), config.decoder, VISION.get(port.family)
     tower = parameter_count(abstract["vision"]) if side else None
+    layout = side.cutter(config, PUBLISHED / name).layout(IMAGE) if side else None
     return {
         "name": name,
         "family": port.family,
@@ -151,7 +143,7 @@ def _row(port: Port, name: str, hub: Sequence[str]) -> dict[str, Any]:
         "vision": side.tower if side else None,
         "vision_parameters": tower,
         "projector": side.projector if side else None,
-        "visual_tokens": side.tokens(PUBLISHED / name, config, IMAGE) if side else None,
+        "visual_tokens": len(layout.rect) if layout else None,
         "boxes": _boxes(port.box),
         "parameters": count,
         "bf16_bytes": 2 * count,

@@ -16,17 +16,14 @@ from PIL import Image
 
 from model_ports.images.crops import (
     Layout,
-    Size,
     best_canvas,
     end_rows,
+    even_cells,
     rectangles,
     split_canvas,
     token_map,
 )
-from model_ports.images.resize import normalise, resize
-
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+from model_ports.images.resize import CLIP_MEAN, CLIP_STD, Size, normalise, resize
 
 # Two readings of one pair of published numbers; see ``AnyRes.lineage``.
 Lineage = Literal["hf", "original"]
@@ -76,10 +73,12 @@ class AnyRes:
         canvas = np.zeros((down, across, 3), np.uint8)
         canvas[top : top + height, left : left + width] = resize(image, (width, height))
         whole = resize(image, (self.side, self.side))
-        crops = split_canvas(canvas.transpose(2, 0, 1), self.side)
-        pixels = np.concatenate([whole.transpose(2, 0, 1)[None], crops])
-        normed = normalise(pixels.transpose(0, 2, 3, 1), CLIP_MEAN, CLIP_STD)
-        return np.ascontiguousarray(normed.transpose(0, 3, 1, 2))
+        return np.concatenate(
+            [
+                split_canvas(normalise(frame, CLIP_MEAN, CLIP_STD), self.side)
+                for frame in (whole, canvas)
+            ]
+        )
 
     def layout(self, image_size: Size) -> Layout:
         """The tokens of an image of this stored (width, height).
@@ -87,13 +86,12 @@ class AnyRes:
         Those of the whole image come first, without newlines (view 0); then the rows of the
         canvas (views 1.., one a crop).
         """
-        n, (width, height) = self.tokens, image_size
-        canvas, fitted = self.canvas(image_size), self.fitted(image_size)
+        n, canvas, fitted = self.tokens, self.canvas(image_size), self.fitted(image_size)
         columns, rows = canvas[0] // self.side, canvas[1] // self.side
         first_column, first_row = self._dropped(image_size)
         kept = np.s_[first_row : rows * n - first_row, first_column : columns * n - first_column]
-        whole = token_map(1, 1, n)
-        tiles = token_map(columns, rows, n, first=n * n)[kept]
+        crops = token_map(columns, rows, n, first=n * n)[kept]
+        index = np.concatenate([token_map(1, 1, n).ravel(), end_rows(crops).ravel()])
 
         def edges(axis: int) -> np.ndarray:
             """Cell edges along an axis of the canvas, in pixels of the stored image."""
@@ -103,13 +101,10 @@ class AnyRes:
             before = (canvas[axis] - fitted[axis]) // 2
             return (on_canvas - before) * (image_size[axis] / fitted[axis])
 
-        steps = np.arange(n + 1)
         return Layout(
-            index=np.concatenate([whole.ravel(), end_rows(tiles).ravel()]),
-            rect=np.concatenate(
-                [rectangles(steps * width / n, steps * height / n), rectangles(edges(0), edges(1))]
-            ),
-            view=np.concatenate([whole.ravel() // (n * n), tiles.ravel() // (n * n)]),
+            index=index,
+            rect=np.concatenate([even_cells(image_size, n, n), rectangles(edges(0), edges(1))]),
+            view=index[index >= 0] // n**2,
         )
 
     def _dropped(self, image_size: Size) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Images that are cut into square crops whose tokens are put back into one map of rows.
+"""What the ways to cut an image share: square crops, and a layout of the tokens.
 
-The vision tower sees crops one by one; the language model reads the rows of the whole map, each
-followed by a separator. Here is the part that LLaVA-NeXT and Magma share.
+The vision tower sees crops one by one; the language model reads their tokens in an order of its
+own, often the rows of all crops side by side, each followed by a separator.
 
 Axis letters: I crops, S side of a crop in pixels, V visual tokens with separators, P those
 without, R rows, C columns of a map.
@@ -14,13 +14,12 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
+from model_ports.images.resize import Size
 from model_ports.images.token_grid import TokenGrid
 
 # In an index of tokens: no token of a crop, but the separator that ends a row. Other negative
 # numbers are other separators.
 SEPARATOR = -1
-
-Size = tuple[int, int]  # (width, height)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +38,16 @@ class Layout:
     rect: np.ndarray
     view: np.ndarray
 
+    @classmethod
+    def even(cls, image_size: Size, columns: int, rows: int) -> "Layout":
+        """One even grid of tokens over an image of this stored size, row-major; view 0."""
+        count = columns * rows
+        return cls(
+            index=np.arange(count, dtype=np.int32),
+            rect=even_cells(image_size, columns, rows),
+            view=np.zeros(count, np.int32),
+        )
+
     def grid(self, slot: np.ndarray, image: int) -> TokenGrid:
         """Records of the tokens; separators get none.
 
@@ -52,8 +61,16 @@ class Layout:
         )
 
 
-class Crops(Protocol):
-    """How a family cuts an image."""
+class Cutter(Protocol):
+    """How a family turns an image into visual tokens."""
+
+    def layout(self, image_size: Size) -> Layout:
+        """The tokens of an image of this stored size, in the order of the prompt."""
+        ...
+
+
+class Crops(Cutter, Protocol):
+    """How a family cuts an image into square crops; ``layout`` numbers their tokens."""
 
     @property
     def tokens(self) -> int:
@@ -66,10 +83,6 @@ class Crops(Protocol):
 
     def cut(self, image: Image.Image) -> np.ndarray:
         """Normalised crops of an RGB image, float32 [I, 3, S, S]."""
-        ...
-
-    def layout(self, image_size: Size) -> Layout:
-        """The tokens of an image of this stored size, in the order of ``cut``."""
         ...
 
 
@@ -107,6 +120,12 @@ def end_rows(index: np.ndarray) -> np.ndarray:
     return np.pad(index, ((0, 0), (0, 1)), constant_values=SEPARATOR)
 
 
+def even_cells(image_size: Size, columns: int, rows: int) -> np.ndarray:
+    """Cells of an even grid over an image of this stored size, float64 [R*C, 4], row-major."""
+    width, height = image_size
+    return rectangles(np.arange(columns + 1) * width / columns, np.arange(rows + 1) * height / rows)
+
+
 def rectangles(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Cells between edges x [C+1] and y [R+1], float64 [R*C, 4], row-major."""
     return spanned((x[:-1], x[1:]), (y[:-1], y[1:]))
@@ -121,7 +140,7 @@ def spanned(x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, np.ndarray]) 
 
 
 def split_canvas(canvas: np.ndarray, side: int) -> np.ndarray:
-    """Pixels [C, H, W] -> crops [I, C, S, S], row-major."""
-    channels, height, width = canvas.shape
-    grid = canvas.reshape(channels, height // side, side, width // side, side)
-    return np.ascontiguousarray(grid.transpose(1, 3, 0, 2, 4).reshape(-1, channels, side, side))
+    """Pixels [height, width, 3] -> crops [I, 3, S, S], row-major."""
+    height, width, channels = canvas.shape
+    grid = canvas.reshape(height // side, side, width // side, side, channels)
+    return np.ascontiguousarray(grid.transpose(0, 2, 4, 1, 3).reshape(-1, channels, side, side))

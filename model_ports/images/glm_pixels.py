@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from model_ports.images.qwen_pixels import QwenPixels
-from model_ports.images.resize import smart_resize
+from model_ports.images.resize import Size, smart_resize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class GlmPixels(QwenPixels):
         own = super().read(folder, patch=patch, merge=merge, temporal=temporal)
         return dataclasses.replace(own, frames=temporal)
 
-    def frame(self, image_size: tuple[int, int]) -> tuple[int, int]:
+    def frame(self, image_size: Size) -> Size:
         """(width, height) of the resized frame for a stored (width, height).
 
         Reference: transformers ``models/glm4v/image_processing_glm4v.py``.

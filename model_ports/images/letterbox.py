@@ -13,17 +13,16 @@ import math
 import numpy as np
 from PIL import Image, ImageOps
 
+from model_ports.errors import UserError
 from model_ports.images.crops import (
     Layout,
-    Size,
     best_canvas,
     end_rows,
     spanned,
     split_canvas,
     token_map,
 )
-from model_ports.images.resize import normalise
-from model_ports.images.square import HALF
+from model_ports.images.resize import HALF, Size, normalise
 
 # Between the tokens of the whole image and those of the canvas.
 VIEW_SEPARATOR = -2
@@ -66,8 +65,7 @@ class Letterbox:
         crops = []
         for frame in ((self.side, self.side), self.canvas(image.size)):
             padded = ImageOps.pad(image, frame, Image.Resampling.BICUBIC, color=GREY)
-            pixels = normalise(np.asarray(padded), HALF, HALF)
-            crops.append(split_canvas(pixels.transpose(2, 0, 1), self.side))
+            crops.append(split_canvas(normalise(np.asarray(padded), HALF, HALF), self.side))
         return np.concatenate(crops)
 
     def layout(self, image_size: Size) -> Layout:
@@ -75,17 +73,21 @@ class Letterbox:
 
         Rows of the whole image (view 0), a separator of views, rows of the canvas (views 1..,
         one a crop); every row is ended by a separator.
+
+        Raises:
+            UserError: an image so long that nothing of its short side is left.
         """
         n, canvas = self.tokens, self.canvas(image_size)
         whole = token_map(1, 1, n)
         crops = token_map(canvas[0] // self.side, canvas[1] // self.side, n, first=n * n)
-        rows = [end_rows(one).ravel() for one in (whole, crops)]
+        between = np.array([VIEW_SEPARATOR], np.int32)
+        index = np.concatenate([end_rows(whole).ravel(), between, end_rows(crops).ravel()])
         return Layout(
-            index=np.concatenate([rows[0], np.array([VIEW_SEPARATOR], np.int32), rows[1]]),
+            index=index,
             rect=np.concatenate(
                 [self._cells(image_size, frame) for frame in ((self.side, self.side), canvas)]
             ),
-            view=np.concatenate([whole.ravel() // (n * n), crops.ravel() // (n * n)]),
+            view=index[index >= 0] // n**2,
         )
 
     def _cells(self, image_size: Size, frame: Size) -> np.ndarray:
@@ -104,11 +106,20 @@ class Letterbox:
 
 
 def _padded(image_size: Size, frame: Size) -> tuple[Size, Size]:
-    """((width, height) of the image in its frame, (left, top) of it), as ``ImageOps.pad``."""
+    """((width, height) of the image in its frame, (left, top) of it), as ``ImageOps.pad``.
+
+    Raises:
+        UserError: an image so long that nothing of its short side is left.
+    """
     (width, height), (across, down) = image_size, frame
     if width / height > across / down:
         down = round(height / width * across)
     elif width / height < across / down:
         across = round(width / height * down)
+    if min(across, down) < 1:
+        raise UserError(
+            f"an image of {width}x{height} pixels is too long for this model's preprocessing, "
+            f"which would shrink it to {across}x{down}; crop or pad the image"
+        )
     left, top = round((frame[0] - across) * 0.5), round((frame[1] - down) * 0.5)
     return (across, down), (left, 0 if left else top)

@@ -14,9 +14,8 @@ import numpy as np
 from PIL import Image
 
 from model_ports.errors import UserError
-from model_ports.images.crops import Layout, Size, rectangles
-from model_ports.images.resize import normalise, resize
-from model_ports.images.square import HALF
+from model_ports.images.crops import Layout
+from model_ports.images.resize import HALF, Size, normalise, resize
 
 # The search for a scale between these ends when it is known to this precision; the published
 # code stops there too, and another precision finds other sizes.
@@ -79,12 +78,4 @@ class Naflex:
 
     def layout(self, image_size: Size) -> Layout:
         """The tokens of an image of this stored size, row-major."""
-        columns, rows = self.grid(image_size)
-        width, height = image_size
-        return Layout(
-            index=np.arange(columns * rows, dtype=np.int32),
-            rect=rectangles(
-                np.arange(columns + 1) * width / columns, np.arange(rows + 1) * height / rows
-            ),
-            view=np.zeros(columns * rows, np.int32),
-        )
+        return Layout.even(image_size, *self.grid(image_size))

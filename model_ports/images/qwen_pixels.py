@@ -1,4 +1,4 @@
-"""Preprocessing settings of the Qwen-VL image processors, read from a checkpoint."""
+"""Preprocessing of Qwen-VL: the whole image resized to one frame within a pixel budget."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,10 +10,9 @@ from PIL import Image
 
 from model_ports.configs import ConfigReader
 from model_ports.errors import UserError
-from model_ports.images.decode import to_rgb
-from model_ports.images.resize import normalise, resize, smart_resize
+from model_ports.images.crops import Layout
+from model_ports.images.resize import Size, normalise, resize, smart_resize
 from model_ports.images.settings import image_settings
-from model_ports.images.token_grid import TokenGrid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,36 +67,24 @@ class QwenPixels:
         reader.finish()
         return cls(patch * merge, low, high, mean, std)
 
-    def frame(self, image_size: tuple[int, int]) -> tuple[int, int]:
+    def frame(self, image_size: Size) -> Size:
         """(width, height) of the resized frame for a stored (width, height)."""
         return smart_resize(
             image_size, factor=self.factor, min_pixels=self.min_pixels, max_pixels=self.max_pixels
         )
 
     def pixels(self, image: Image.Image) -> np.ndarray:
-        """Normalised frame, float32 [height, width, 3]."""
-        rgb = to_rgb(image)
-        return normalise(resize(rgb, self.frame(rgb.size)), self.mean, self.std)
+        """Normalised frame of an RGB image, float32 [height, width, 3]."""
+        return normalise(resize(image, self.frame(image.size)), self.mean, self.std)
 
-    def cells(self, image_size: tuple[int, int], *, slot: np.ndarray, image: int) -> TokenGrid:
-        """Where the visual tokens of one image lie, in raster order.
+    def grid(self, image_size: Size) -> tuple[int, int]:
+        """(columns, rows) of visual tokens for a stored (width, height)."""
+        width, height = self.frame(image_size)
+        return width // self.factor, height // self.factor
 
-        Args:
-            image_size: stored (width, height).
-            slot: int32 [V], sequence positions of the image's tokens.
-            image: index of the image in the prompt.
-        """
-        columns, rows = (side // self.factor for side in self.frame(image_size))
-        row, column = np.indices((rows, columns)).reshape(2, -1)
-        width, height = image_size[0] / columns, image_size[1] / rows
-        edges = (column * width, row * height, (column + 1) * width, (row + 1) * height)
-        count = rows * columns
-        return TokenGrid(
-            slot=np.asarray(slot, np.int32),
-            rect=np.stack(edges, axis=1).astype(np.float64),
-            view=np.zeros(count, np.int32),
-            image=np.full(count, image, np.int32),
-        )
+    def layout(self, image_size: Size) -> Layout:
+        """The tokens of an image of this stored size, row-major."""
+        return Layout.even(image_size, *self.grid(image_size))
 
 
 # Names of classes, call options that are not set, and sizes that smart resizing replaces.

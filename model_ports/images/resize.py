@@ -1,4 +1,4 @@
-"""Image sizes and resizing, with Pillow's filters (torchvision's differ slightly)."""
+"""Image sizes, resizing with Pillow's filters (torchvision's differ slightly), normalisation."""
 
 import math
 
@@ -7,17 +7,26 @@ from PIL import Image
 
 from model_ports.errors import UserError
 
+Size = tuple[int, int]  # (width, height)
+
 MAX_ASPECT = 200
+
+# What checkpoints normalise with: mean and deviation per channel, after division by 255.
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)  # as both: values from -1 to 1
 
 
 def smart_resize(
-    size: tuple[int, int],
+    size: Size,
     *,
     factor: int,
     min_pixels: float,
     max_pixels: float,
     grow: bool = False,
-) -> tuple[int, int]:
+) -> Size:
     """The frame that a Qwen-VL or GLM-4V model sees: multiples of ``factor`` within a pixel budget.
 
     Sides are rounded to the nearest multiple (half to even, as Python rounds); over the budget
@@ -62,7 +71,7 @@ def smart_resize(
 
 def resize(
     image: Image.Image,
-    size: tuple[int, int],
+    size: Size,
     resample: Image.Resampling = Image.Resampling.BICUBIC,
 ) -> np.ndarray:
     """RGB image -> uint8 [height, width, 3] of the given (width, height)."""

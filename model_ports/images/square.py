@@ -10,10 +10,8 @@ import dataclasses
 import numpy as np
 from PIL import Image
 
-from model_ports.images.crops import Layout, Size, rectangles
-from model_ports.images.resize import normalise, resize
-
-HALF = (0.5, 0.5, 0.5)
+from model_ports.images.crops import Layout, split_canvas
+from model_ports.images.resize import HALF, Size, normalise, resize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +32,9 @@ class Square:
 
     def cut(self, image: Image.Image) -> np.ndarray:
         """Pixels in -1..1 of an RGB image, float32 [1, 3, S, S]."""
-        pixels = normalise(resize(image, (self.side, self.side)), HALF, HALF)
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))[None]
+        stretched = resize(image, self.canvas(image.size))
+        return split_canvas(normalise(stretched, HALF, HALF), self.side)
 
     def layout(self, image_size: Size) -> Layout:
         """The tokens of an image of this stored size, row-major."""
-        steps = np.arange(self.tokens + 1)
-        x, y = (steps * length / self.tokens for length in image_size)
-        count = self.tokens**2
-        return Layout(
-            index=np.arange(count, dtype=np.int32),
-            rect=rectangles(x, y),
-            view=np.zeros(count, np.int32),
-        )
+        return Layout.even(image_size, self.tokens, self.tokens)

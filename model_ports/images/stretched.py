@@ -8,17 +8,15 @@ import dataclasses
 import numpy as np
 from PIL import Image
 
-from model_ports.images.anyres import CLIP_MEAN, CLIP_STD
 from model_ports.images.crops import (
     Layout,
-    Size,
     best_canvas,
     end_rows,
-    rectangles,
+    even_cells,
     split_canvas,
     token_map,
 )
-from model_ports.images.resize import normalise
+from model_ports.images.resize import CLIP_MEAN, CLIP_STD, Size, normalise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Stretched:
         pixels = normalise(np.asarray(image), CLIP_MEAN, CLIP_STD)
         width, height = self.canvas(image.size)
         stretched = _bilinear(_bilinear(pixels, height, axis=0), width, axis=1)
-        return split_canvas(stretched.transpose(2, 0, 1), self.side)
+        return split_canvas(stretched, self.side)
 
     def layout(self, image_size: Size) -> Layout:
         """The tokens of an image of this stored (width, height): rows of the canvas, each ended
@@ -60,14 +58,10 @@ class Stretched:
         canvas, n = self.canvas(image_size), self.tokens
         columns, rows = canvas[0] // self.side, canvas[1] // self.side
         index = token_map(columns, rows, n)
-        x, y = (
-            np.arange(count * n + 1) * size / (count * n)
-            for count, size in zip((columns, rows), image_size, strict=True)
-        )
         crop = index.ravel() // (n * n)
         return Layout(
             index=end_rows(index).ravel(),
-            rect=rectangles(x, y),
+            rect=even_cells(image_size, columns * n, rows * n),
             view=crop + 1 if columns * rows > 1 else crop,
         )
 

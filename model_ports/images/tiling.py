@@ -4,7 +4,7 @@ The whole image is stretched to a canvas of square tiles whose shape is closest 
 and cut in row-major order; with more than one tile the whole image, stretched to one tile, is
 appended last (the thumbnail).
 
-Axis letters: I tiles (with the thumbnail), S side of a tile, V visual tokens.
+Axis letters: I tiles (with the thumbnail), S side of a tile in pixels.
 
 Reference: ``dynamic_preprocess`` of InternVL's published code and transformers
 ``GotOcr2ImageProcessorPil`` with ``crop_to_patches=True``.
@@ -16,10 +16,8 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from model_ports.images.token_grid import TokenGrid
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+from model_ports.images.crops import Layout, even_cells, split_canvas, token_map
+from model_ports.images.resize import IMAGENET_MEAN, IMAGENET_STD, Size, normalise, resize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Tiling:
     max_tiles: int
     thumbnail: bool
 
-    def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
+    def grid(self, image_size: Size) -> tuple[int, int]:
         """(columns, rows) for a stored (width, height).
 
         The aspect ratio nearest to the image's wins. Among equal ratios a larger grid is taken
@@ -54,10 +52,51 @@ class Tiling:
                 best, best_gap = (columns, rows), gap
         return best
 
-    def canvas(self, image_size: tuple[int, int]) -> tuple[int, int]:
+    def canvas(self, image_size: Size) -> Size:
         """(width, height) in pixels that the image is stretched to."""
         columns, rows = self.grid(image_size)
         return columns * self.tile, rows * self.tile
+
+    def cut(self, image: Image.Image) -> np.ndarray:
+        """Normalised tiles, float32 [I, 3, S, S], row-major, thumbnail last.
+
+        Args:
+            image: RGB, as stored.
+        """
+        frames = [self.canvas(image.size)]
+        if self._adds_thumbnail(image.size):
+            frames.append((self.tile, self.tile))
+        return np.concatenate(
+            [
+                split_canvas(
+                    normalise(resize(image, frame), IMAGENET_MEAN, IMAGENET_STD), self.tile
+                )
+                for frame in frames
+            ]
+        )
+
+    def layout(self, image_size: Size) -> Layout:
+        """The tokens of an image of this stored (width, height): tile by tile, each row-major.
+
+        Tiles are views 1, 2, ..; the thumbnail is view 0, and so is the only tile of an image
+        that is not cut.
+        """
+        (columns, rows), n = self.grid(image_size), self.tokens
+        tiles = columns * rows
+        by_tile = np.argsort(token_map(columns, rows, n), axis=None)  # of the canvas's cells
+        rects = [even_cells(image_size, columns * n, rows * n)[by_tile]]
+        views = list(range(1, tiles + 1)) if tiles > 1 else [0]
+        if self._adds_thumbnail(image_size):
+            rects.append(even_cells(image_size, n, n))
+            views.append(0)
+        return Layout(
+            index=np.arange(len(views) * n**2, dtype=np.int32),
+            rect=np.concatenate(rects),
+            view=np.repeat(np.array(views, np.int32), n**2),
+        )
+
+    def _adds_thumbnail(self, image_size: Size) -> bool:
+        return self.thumbnail and self.grid(image_size) != (1, 1)
 
 
 @cache
@@ -66,64 +105,3 @@ def _candidates(low: int, high: int) -> tuple[tuple[int, int], ...]:
     sizes = range(1, high + 1)
     grids = [(c, r) for c in sizes for r in sizes if low <= c * r <= high]
     return tuple(sorted(grids, key=lambda grid: grid[0] * grid[1]))
-
-
-def cut(image: Image.Image, tiling: Tiling) -> np.ndarray:
-    """Normalised tiles, float32 [I, 3, S, S], thumbnail last.
-
-    Args:
-        image: RGB, as stored.
-    """
-    side = tiling.tile
-    canvas = image.resize(tiling.canvas(image.size), Image.Resampling.BICUBIC)
-    columns, rows = canvas.width // side, canvas.height // side
-    corners = [(c * side, r * side) for r in range(rows) for c in range(columns)]
-    tiles = [canvas.crop((x, y, x + side, y + side)) for x, y in corners]
-    if tiling.thumbnail and len(tiles) > 1:
-        tiles.append(image.resize((side, side), Image.Resampling.BICUBIC))
-    pixels = np.stack([np.asarray(tile, np.float32) for tile in tiles]) / 255
-    mean, std = np.array(IMAGENET_MEAN, np.float32), np.array(IMAGENET_STD, np.float32)
-    return np.ascontiguousarray(((pixels - mean) / std).transpose(0, 3, 1, 2))
-
-
-def cells(
-    image_size: tuple[int, int], tiling: Tiling, *, slot: np.ndarray, image: int
-) -> TokenGrid:
-    """Where the visual tokens of one image lie, in the order of ``cut``.
-
-    Tiles are views 1, 2, ..; the thumbnail is view 0, and so is the only tile of an image
-    that is not cut.
-
-    Args:
-        image_size: stored (width, height).
-        slot: int32 [V], sequence positions of the image's tokens.
-        image: index of the image in the prompt.
-    """
-    columns, rows = tiling.grid(image_size)
-    count = columns * rows
-    frames = [(i % columns, i // columns, columns, rows, i + 1) for i in range(count)]
-    if count == 1:
-        frames = [(0, 0, 1, 1, 0)]
-    elif tiling.thumbnail:
-        frames.append((0, 0, 1, 1, 0))
-    n = tiling.tokens
-    y, x = (axis.ravel() for axis in np.mgrid[0:n, 0:n])
-    rects, views = [], []
-    for column, row, across, down, view in frames:
-        width, height = image_size[0] / (n * across), image_size[1] / (n * down)
-        x0, y0 = (column * n + x), (row * n + y)
-        rects.append(np.stack([x0 * width, y0 * height, (x0 + 1) * width, (y0 + 1) * height], 1))
-        views.append(np.full(n * n, view, np.int32))
-    return TokenGrid(
-        slot=np.asarray(slot, np.int32),
-        rect=np.concatenate(rects),
-        view=np.concatenate(views),
-        image=np.full(count_tokens(image_size, tiling), image, np.int32),
-    )
-
-
-def count_tokens(image_size: tuple[int, int], tiling: Tiling) -> int:
-    """V: visual tokens of an image of this stored (width, height)."""
-    columns, rows = tiling.grid(image_size)
-    tiles = columns * rows
-    return (tiles + int(tiling.thumbnail and tiles > 1)) * tiling.tokens**2

@@ -15,7 +15,7 @@ from transformers.models.llava_next.image_processing_pil_llava_next import (
     LlavaNextImageProcessorPil,
 )
 
-from model_ports.images.anyres import CLIP_MEAN, CLIP_STD
+from model_ports.images.resize import CLIP_MEAN, CLIP_STD
 from model_ports.port import abstract_model
 from model_ports.prompt import Prompt
 from model_ports.vlms.llava_next import PORT

@@ -20,7 +20,7 @@ from support.parity import load_params, widen
 from support.qwen25 import Pair
 from transformers import ConvNextConfig, ConvNextModel, LlamaConfig, LlamaForCausalLM
 
-from model_ports.images.anyres import CLIP_MEAN, CLIP_STD
+from model_ports.images.resize import CLIP_MEAN, CLIP_STD
 from model_ports.port import abstract_model
 from model_ports.prompt import Prompt
 from model_ports.vlms.magma import PORT, config

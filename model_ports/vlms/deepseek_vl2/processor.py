@@ -10,7 +10,7 @@ from PIL import Image
 from model_ports.configs import read_json
 from model_ports.errors import UserError
 from model_ports.images.letterbox import Letterbox
-from model_ports.images.square import HALF
+from model_ports.images.resize import HALF
 from model_ports.prompt import Prompt
 from model_ports.text import load_tokenizer, read_eos_ids
 from model_ports.vlms.deepseek_vl2.config import DeepseekVl2Config

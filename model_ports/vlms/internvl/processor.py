@@ -13,8 +13,9 @@ from PIL import Image
 
 from model_ports.errors import UserError
 from model_ports.images.decode import to_rgb
+from model_ports.images.resize import IMAGENET_MEAN, IMAGENET_STD
 from model_ports.images.settings import image_settings
-from model_ports.images.tiling import IMAGENET_MEAN, IMAGENET_STD, Tiling, cells, count_tokens, cut
+from model_ports.images.tiling import Tiling
 from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
 from model_ports.text import load_tokenizer, read_eos_ids, read_template, token_slots
@@ -133,15 +134,15 @@ class InternVLProcessor:
         """
         rgb = [to_rgb(image) for image in images]
         rendered = self._render(text, len(rgb), image_first=image_first)
-        counts = [count_tokens(image.size, self.tiling) for image in rgb]
+        layouts = [self.tiling.layout(image.size) for image in rgb]
+        counts = [len(layout.index) for layout in layouts]
         tokens, visual_index = self._tokenize(rendered, counts)
         slots = np.flatnonzero(visual_index >= 0).astype(np.int32)
         grids, first = [], 0
-        for index, (image, count) in enumerate(zip(rgb, counts, strict=True)):
-            slot = slots[first : first + count]
-            grids.append(cells(image.size, self.tiling, slot=slot, image=index))
+        for number, (layout, count) in enumerate(zip(layouts, counts, strict=True)):
+            grids.append(layout.grid(slots[first : first + count], number))
             first += count
-        tiles = [cut(image, self.tiling) for image in rgb]
+        tiles = [self.tiling.cut(image) for image in rgb]
         return Prompt(
             text=rendered,
             tokens=tokens,

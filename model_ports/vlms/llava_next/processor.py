@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast, get_args
 
 from model_ports.errors import UserError
-from model_ports.images.anyres import CLIP_MEAN, CLIP_STD, AnyRes, Lineage
+from model_ports.images.anyres import AnyRes, Lineage
+from model_ports.images.resize import CLIP_MEAN, CLIP_STD
 from model_ports.images.settings import image_settings
 from model_ports.text import load_tokenizer, read_eos_ids, read_template
 from model_ports.vlms.llava_common.processor import PLACEHOLDER, CropProcessor

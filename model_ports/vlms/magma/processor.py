@@ -5,7 +5,7 @@ from typing import Any
 
 from model_ports.configs import read_json
 from model_ports.errors import UserError
-from model_ports.images.anyres import CLIP_MEAN, CLIP_STD
+from model_ports.images.resize import CLIP_MEAN, CLIP_STD
 from model_ports.images.stretched import Stretched
 from model_ports.text import load_tokenizer, read_eos_ids, read_template
 from model_ports.vlms.llava_common.processor import PLACEHOLDER, CropProcessor

@@ -13,8 +13,9 @@ from PIL import Image
 
 from model_ports.errors import UserError
 from model_ports.images.decode import to_rgb
+from model_ports.images.resize import HALF
 from model_ports.images.settings import check_settings
-from model_ports.images.square import HALF, Square
+from model_ports.images.square import Square
 from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
 from model_ports.text import TextProcessor, load_tokenizer, read_eos_ids

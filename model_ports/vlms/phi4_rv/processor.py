@@ -14,8 +14,8 @@ from PIL import Image
 from model_ports.errors import UserError
 from model_ports.images.crops import Layout
 from model_ports.images.naflex import Naflex
+from model_ports.images.resize import HALF
 from model_ports.images.settings import check_settings
-from model_ports.images.square import HALF
 from model_ports.images.window_patches import size_bucket
 from model_ports.prompt import Prompt
 from model_ports.text import load_tokenizer, read_eos_ids, read_template

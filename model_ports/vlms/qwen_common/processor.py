@@ -106,26 +106,22 @@ class GridProcessor:
                 "the question"
             )
         frames = [to_rgb(image) for image in images]
-        sides = [self.pixels.frame(frame.size) for frame in frames]
-        factor = self.pixels.factor
-        grids = [(height // factor, width // factor) for width, height in sides]
-        tokens, starts = _expand(tokens, marks, [rows * columns for rows, columns in grids])
+        layouts = [self.pixels.layout(frame.size) for frame in frames]
+        counts = [len(layout.index) for layout in layouts]
+        tokens, starts = _expand(tokens, marks, counts)
         visual = tokens == self.image_token
         index = np.where(visual, np.cumsum(visual) - 1, -1).astype(np.int32)
-        cells = [
-            self.pixels.cells(
-                frame.size, slot=start + np.arange(rows * columns, dtype=np.int32), image=number
-            )
-            for number, (frame, start, (rows, columns)) in enumerate(
-                zip(frames, starts, grids, strict=True)
-            )
+        grids = [
+            layout.grid(start + layout.index, number)
+            for number, (layout, start) in enumerate(zip(layouts, starts, strict=True))
         ]
+        sides = [self.pixels.grid(frame.size)[::-1] for frame in frames]  # (rows, columns)
         return Prompt(
             text=rendered,
             tokens=tokens,
-            positions=mrope_positions(len(tokens), starts, grids),
+            positions=mrope_positions(len(tokens), starts, sides),
             visual_index=index,
-            grid=TokenGrid.concatenate(cells),
+            grid=TokenGrid.concatenate(grids),
             images=_pack([self._patches(frame) for frame in frames]) if frames else {},
         )
 

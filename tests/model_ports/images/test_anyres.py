@@ -12,8 +12,9 @@ from transformers import LlavaNextProcessor
 from transformers.image_processing_utils import select_best_resolution
 from transformers.models.llava_next.modeling_llava_next import unpad_image
 
-from model_ports.images.anyres import CLIP_MEAN, CLIP_STD, AnyRes
+from model_ports.images.anyres import AnyRes
 from model_ports.images.crops import SEPARATOR
+from model_ports.images.resize import CLIP_MEAN, CLIP_STD
 from model_ports.vlms.llava_next.config import PINPOINTS
 
 FULL = AnyRes(side=336, tokens=24, pinpoints=PINPOINTS)

@@ -17,6 +17,7 @@ from transformers.models.glm46v.image_processing_pil_glm46v import (
 )
 
 from model_ports.errors import UserError
+from model_ports.images.decode import to_rgb
 from model_ports.images.glm_pixels import GlmPixels
 from model_ports.images.window_patches import window_patches
 
@@ -41,7 +42,7 @@ def reference(image, low=12544, high=300_000):
 
 def packed(image, pixels=PIXELS):
     """[V, 4, 1176], tokens in raster order."""
-    part = window_patches(pixels.pixels(image), patch=14, temporal=2, merge=2, side=1)
+    part = window_patches(pixels.pixels(to_rgb(image)), patch=14, temporal=2, merge=2, side=1)
     return part.patches[part.order]
 
 
@@ -122,7 +123,7 @@ def test_cells_by_painting(size):
     base = Image.new("RGB", size, (90, 90, 90))
     plain = packed(base)
     count = len(plain)
-    grid = PIXELS.cells(size, slot=np.arange(5, 5 + count), image=2)
+    grid = PIXELS.layout(size).grid(np.arange(5, 5 + count), 2)
     assert len(grid) == count
     area = (grid.rect[:, 2] - grid.rect[:, 0]) * (grid.rect[:, 3] - grid.rect[:, 1])
     assert math.isclose(area.sum(), size[0] * size[1])

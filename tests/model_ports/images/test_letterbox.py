@@ -10,6 +10,7 @@ from support.deepseek import views
 from support.parity import textured_image
 
 from model_ports.catalogue import published_config
+from model_ports.errors import UserError
 from model_ports.images.crops import SEPARATOR
 from model_ports.images.letterbox import VIEW_SEPARATOR, Letterbox
 
@@ -121,3 +122,9 @@ def test_views_without_cropping():
     assert layout.view.tolist() == [0] * 196 + [1] * 196
     crops = whole.cut(textured_image(1024, 500, 3))
     np.testing.assert_array_equal(crops[0], crops[1])
+
+
+@pytest.mark.parametrize("size", [(1, 1200), (4000, 2)])
+def test_images_of_which_nothing_would_be_left_are_refused_by_size(size):
+    with pytest.raises(UserError, match=f"{size[0]}x{size[1]} pixels is too long"):
+        FULL.layout(size)

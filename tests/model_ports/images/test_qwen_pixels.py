@@ -18,6 +18,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
 )
 
 from model_ports.errors import UserError
+from model_ports.images.decode import to_rgb
 from model_ports.images.qwen_pixels import QwenPixels
 from model_ports.images.resize import smart_resize
 from model_ports.images.window_patches import size_bucket, window_patches
@@ -55,7 +56,7 @@ def reference(image, pixels=PIXELS):
 
 def packed(image, pixels=PIXELS, side=4):
     patch = pixels.factor // 2
-    return window_patches(pixels.pixels(image), patch=patch, temporal=2, merge=2, side=side)
+    return window_patches(pixels.pixels(to_rgb(image)), patch=patch, temporal=2, merge=2, side=side)
 
 
 def raster(part):
@@ -155,7 +156,7 @@ def test_cells_by_painting(size, pixels, side):
     base = Image.new("RGB", size, (90, 90, 90))
     plain = packed(base, pixels, side)
     count = len(plain.order)
-    grid = pixels.cells(size, slot=np.arange(5, 5 + count), image=2)
+    grid = pixels.layout(size).grid(np.arange(5, 5 + count), 2)
     assert len(grid) == count
     assert set(grid.image) == {2}
     assert not grid.view.any()

@@ -7,7 +7,8 @@ from support.paligemma import pixels_of
 from support.parity import textured_image
 
 from model_ports.images.decode import to_rgb
-from model_ports.images.square import HALF, Square
+from model_ports.images.resize import HALF
+from model_ports.images.square import Square
 
 FULL = Square(side=448, tokens=32)
 SHAPE = (1, 3, 448, 448)

@@ -7,8 +7,8 @@ from support.crops import SIZES, box_tokens, check_golden_pixels, check_painting
 from support.magma import grid_of, reference_crops
 from support.parity import textured_image
 
-from model_ports.images.anyres import CLIP_MEAN, CLIP_STD
 from model_ports.images.crops import SEPARATOR
+from model_ports.images.resize import CLIP_MEAN, CLIP_STD
 from model_ports.images.stretched import Stretched
 
 FULL = Stretched(side=512, tokens=16, max_crops=4)

@@ -10,7 +10,8 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import (
 )
 
 from model_ports.images.decode import to_rgb
-from model_ports.images.tiling import IMAGENET_MEAN, IMAGENET_STD, Tiling, cells, count_tokens, cut
+from model_ports.images.resize import IMAGENET_MEAN, IMAGENET_STD
+from model_ports.images.tiling import Tiling
 
 FULL = Tiling(tile=448, tokens=16, min_tiles=1, max_tiles=12, thumbnail=True)
 SMALL = Tiling(tile=112, tokens=4, min_tiles=1, max_tiles=12, thumbnail=True)
@@ -36,7 +37,7 @@ def reference_pixels(image, tiling):
 )  # fmt: skip
 def test_pixels_equal_the_reference_at_full_size(size, tiles):
     image = textured_image(*size, seed=sum(size))
-    ours = cut(image, FULL)
+    ours = FULL.cut(image)
     assert ours.shape == (tiles, 3, 448, 448)
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, reference_pixels(image, FULL), rtol=0, atol=1e-5)
@@ -53,9 +54,9 @@ SIZES = [
 def test_pixels_equal_the_reference(size, limits):
     tiling = Tiling(tile=112, tokens=4, min_tiles=limits[0], max_tiles=limits[1], thumbnail=True)
     image = textured_image(*size, seed=sum(size))
-    ours = cut(image, tiling)
+    ours = tiling.cut(image)
     np.testing.assert_allclose(ours, reference_pixels(image, tiling), rtol=0, atol=1e-5)
-    assert len(ours) * tiling.tokens**2 == count_tokens(image.size, tiling)
+    assert len(ours) * tiling.tokens**2 == len(tiling.layout(image.size).index)
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "CMYK", "1", "YCbCr"])
@@ -65,7 +66,7 @@ def test_pixels_of_other_modes(mode):
         image.putalpha(textured_image(250, 170, 6).convert("L"))
     image = image.convert(mode)
     expected = reference_pixels(image, SMALL)
-    np.testing.assert_allclose(cut(to_rgb(image), SMALL), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(SMALL.cut(to_rgb(image)), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("high", [1, 6, 12])
@@ -85,14 +86,13 @@ def test_grids_equal_the_reference(high):
 def test_without_thumbnail():
     tiling = Tiling(tile=112, tokens=4, min_tiles=1, max_tiles=6, thumbnail=False)
     image = textured_image(300, 200, 1)
-    assert len(cut(image, tiling)) == 6
-    grid = cells(image.size, tiling, slot=np.arange(96), image=0)
-    assert set(grid.view) == {1, 2, 3, 4, 5, 6}
+    assert len(tiling.cut(image)) == 6
+    assert set(tiling.layout(image.size).view) == {1, 2, 3, 4, 5, 6}
 
 
 def brightness(image, tiling):
     """Mean brightness, 0 to 1, of every visual token's block of pixels, in token order."""
-    pixels = cut(image, tiling) * np.reshape(IMAGENET_STD, (3, 1, 1))
+    pixels = tiling.cut(image) * np.reshape(IMAGENET_STD, (3, 1, 1))
     pixels = (pixels + np.reshape(IMAGENET_MEAN, (3, 1, 1))).mean(1)
     n, side = tiling.tokens, tiling.tile // tiling.tokens
     return pixels.reshape(-1, n, side, n, side).mean((2, 4)).ravel()
@@ -114,8 +114,9 @@ def test_cells_verified_by_painting(size, seed):
     x1, y1 = int(rng.integers(x0 + 20, width + 1)), int(rng.integers(y0 + 20, height + 1))
     image = Image.new("RGB", size)
     image.paste((255, 255, 255), (x0, y0, x1, y1))
-    count = count_tokens(size, SMALL)
-    grid = cells(size, SMALL, slot=np.arange(5, 5 + count), image=2)
+    layout = SMALL.layout(size)
+    count = len(layout.index)
+    grid = layout.grid(np.arange(5, 5 + count), 2)
     assert len(grid) == count
     seen = brightness(image, SMALL)
     covered = grid.cover((x0, y0, x1, y1), rule="coverage", image=2)
@@ -129,7 +130,7 @@ def test_cells_verified_by_painting(size, seed):
 
 @pytest.mark.parametrize("size", [(640, 480), (100, 100), (90, 1000)])
 def test_views_tile_the_image(size):
-    grid = cells(size, SMALL, slot=np.arange(count_tokens(size, SMALL)), image=0)
+    grid = SMALL.layout(size)
     columns, rows = SMALL.grid(size)
     tiles = columns * rows
     assert sorted(set(grid.view)) == ([0] if tiles == 1 else list(range(tiles + 1)))

@@ -15,7 +15,7 @@ from transformers.models.internvl.processing_internvl import InternVLProcessor
 
 from model_ports.catalogue import published_config
 from model_ports.errors import UserError
-from model_ports.images.tiling import IMAGENET_MEAN, IMAGENET_STD
+from model_ports.images.resize import IMAGENET_MEAN, IMAGENET_STD
 from model_ports.port import with_options
 from model_ports.vlms.internvl import PORT, REMOTE_CHAT_SYSTEM, THINKING_SYSTEM
 
