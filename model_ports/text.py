@@ -1,15 +1,18 @@
 """Host-side preparation of text prompts: tokenizer, chat template, and where a substring lies.
 
+The checks refuse files of another checkpoint before a model answers nonsense.
+
 transformers is imported when a tokenizer is loaded, not with this module.
 """
 
 import dataclasses
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from PIL import Image
 
 from model_ports.configs import read_json
@@ -50,18 +53,67 @@ def load_tokenizer(folder: Path, vocab: int, *, without_embedding: Collection[st
             "token covers; add the checkpoint's tokenizer.json"
         )
     known = tokenizer.get_vocab()
-    count = len(known) - len(set(without_embedding) & set(known))
+    check_size(folder, len(known) - len(set(without_embedding) & set(known)), vocab)
+    return tokenizer
+
+
+def check_size(folder: Path, count: int, vocab: int) -> None:
+    """Refuse a tokenizer of ``count`` tokens for a table of ``vocab`` embeddings.
+
+    Raises:
+        UserError: more tokens than embeddings.
+    """
     if count > vocab:
         raise UserError(
             f"{folder}: the tokenizer has {count} tokens, but the model has {vocab} "
             "embeddings; they are from different checkpoints"
         )
-    return tokenizer
 
 
-def read_eos_ids(folder: Path, tokenizer: Any) -> tuple[int, ...]:
-    """Every token that ends an answer: of generation_config.json, config.json, tokenizer."""
-    found: set[Any] = {tokenizer.eos_token_id}
+def require_tokens(folder: Path, tokenizer: Any, tokens: Iterable[str], model: str) -> None:
+    """Refuse a tokenizer that lacks one of the tokens that ``model`` (a name) needs.
+
+    Raises:
+        UserError: the first one that is missing.
+    """
+    vocabulary = tokenizer.get_vocab()
+    for token in tokens:
+        if token not in vocabulary:
+            raise UserError(
+                f"{folder}: the tokenizer has no {token} token, so it is not {model}'s; take the "
+                "tokenizer files of the same checkpoint as the weights"
+            )
+
+
+def require_id(folder: Path, tokenizer: Any, token: str, attribute: str, stated: int) -> None:
+    """Refuse a tokenizer in which ``token`` has another id than config.json says.
+
+    Args:
+        attribute: of config.json, as messages name it.
+        stated: its value.
+
+    Raises:
+        UserError: another id, or no such token.
+    """
+    known = tokenizer.get_vocab().get(token)
+    if known != stated:
+        raise UserError(
+            f"{folder}: config.json says {attribute} = {stated}, but the tokenizer has "
+            f"{token} = {known}; they are from different checkpoints"
+        )
+
+
+def read_eos_ids(folder: Path, tokenizer: Any, *turn_ends: str) -> tuple[int, ...]:
+    """Every token that ends an answer: of generation_config.json, config.json, tokenizer.
+
+    Args:
+        turn_ends: further tokens that end one, where the tokenizer has them.
+
+    Raises:
+        UserError: none.
+    """
+    vocabulary = tokenizer.get_vocab()
+    found: set[Any] = {tokenizer.eos_token_id, *map(vocabulary.get, turn_ends)}
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         value = read_json(path).get("eos_token_id") if path.is_file() else None
@@ -92,6 +144,54 @@ def read_template(folder: Path, tokenizer: Any) -> str | None:
     if isinstance(template, dict):
         template = template.get("default")
     return str(template) if template else None
+
+
+def require_template(folder: Path, tokenizer: Any) -> str:
+    """The chat template of a model that has no other prompt.
+
+    Raises:
+        UserError: no template, or one that cannot be read.
+    """
+    template = read_template(folder, tokenizer)
+    if template is None:
+        raise UserError(
+            f"{folder} has no chat template; copy chat_template.json, chat_template.jinja or the "
+            "complete tokenizer_config.json from the checkpoint"
+        )
+    return template
+
+
+def render_turns(
+    tokenizer: Any,
+    turns: Sequence[Mapping[str, Any]],
+    template: str | None = None,
+    **variables: Any,
+) -> str:
+    """The turns through a chat template, up to where the answer begins.
+
+    Args:
+        turns: ``role`` and ``content`` each.
+        template: Jinja; None takes the tokenizer's.
+        variables: of the template, besides the turns.
+
+    Raises:
+        UserError: a template that fails, or does not take contents of this kind.
+    """
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                list(turns),
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **variables,
+            )
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        raise UserError(
+            f"the checkpoint's chat template cannot render this turn ({error}); take the template "
+            "of the model's published checkpoint"
+        ) from error
 
 
 def token_slots(tokenizer: Any, prompt: Prompt, substring: str) -> np.ndarray:
@@ -126,16 +226,34 @@ def token_slots(tokenizer: Any, prompt: Prompt, substring: str) -> np.ndarray:
 
 
 @dataclasses.dataclass
-class TextProcessor:
-    """Prompts and answers of a text-only checkpoint.
+class BaseProcessor:
+    """What the processors of all families share.
 
     Attributes:
-        tokenizer: fast tokenizer.
+        tokenizer: fast tokenizer of the checkpoint.
         eos_ids: any of these ends an answer.
     """
 
     tokenizer: Any
     eos_ids: tuple[int, ...]
+
+    def token_slots(self, prompt: Prompt, substring: str) -> np.ndarray:
+        """Slots of the tokens of ``substring``, which occurs once in ``prompt.text``."""
+        return token_slots(self.tokenizer, prompt, substring)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Answer text without end tokens; other special tokens are kept."""
+        kept = [int(t) for t in tokens if int(t) >= 0 and int(t) not in self.eos_ids]
+        return str(
+            self.tokenizer.decode(
+                kept, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+
+
+@dataclasses.dataclass
+class TextProcessor(BaseProcessor):
+    """Prompts and answers of a text-only checkpoint."""
 
     @classmethod
     def load(cls, folder: Path, vocab: int) -> "TextProcessor":
@@ -157,10 +275,7 @@ class TextProcessor:
             )
         templated = bool(self.tokenizer.chat_template)
         if templated:
-            turn = [{"role": "user", "content": text}]
-            text = self.tokenizer.apply_chat_template(
-                turn, tokenize=False, add_generation_prompt=True
-            )
+            text = render_turns(self.tokenizer, [{"role": "user", "content": text}])
         ids = self.tokenizer(text, add_special_tokens=not templated)["input_ids"]
         tokens = np.asarray(ids, np.int32)
         return Prompt(
@@ -172,19 +287,6 @@ class TextProcessor:
             images={},
         )
 
-    def token_slots(self, prompt: Prompt, substring: str) -> np.ndarray:
-        """Slots of the tokens of ``substring``, which occurs once in ``prompt.text``."""
-        return token_slots(self.tokenizer, prompt, substring)
-
     def resized(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """A text model has no image frame: the size itself."""
         return image_size
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Answer text without end tokens; other special tokens are kept."""
-        kept = [int(t) for t in tokens if int(t) >= 0 and int(t) not in self.eos_ids]
-        return str(
-            self.tokenizer.decode(
-                kept, skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
-        )

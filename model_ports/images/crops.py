@@ -64,6 +64,11 @@ class Layout:
 class Cutter(Protocol):
     """How a family turns an image into visual tokens."""
 
+    def canvas(self, image_size: Size) -> Size:
+        """(width, height) in pixels that an image of this stored size is resized to; of all
+        crops side by side, where it is cut."""
+        ...
+
     def layout(self, image_size: Size) -> Layout:
         """The tokens of an image of this stored size, in the order of the prompt."""
         ...
@@ -75,10 +80,6 @@ class Crops(Cutter, Protocol):
     @property
     def tokens(self) -> int:
         """Visual tokens along one side of a crop."""
-        ...
-
-    def canvas(self, image_size: Size) -> Size:
-        """(width, height) in pixels of all crops side by side."""
         ...
 
     def cut(self, image: Image.Image) -> np.ndarray:

@@ -26,7 +26,7 @@ class GlmPixels(QwenPixels):
         own = super().read(folder, patch=patch, merge=merge, temporal=temporal)
         return dataclasses.replace(own, frames=temporal)
 
-    def frame(self, image_size: Size) -> Size:
+    def canvas(self, image_size: Size) -> Size:
         """(width, height) of the resized frame for a stored (width, height).
 
         Reference: transformers ``models/glm4v/image_processing_glm4v.py``.

@@ -67,7 +67,7 @@ class QwenPixels:
         reader.finish()
         return cls(patch * merge, low, high, mean, std)
 
-    def frame(self, image_size: Size) -> Size:
+    def canvas(self, image_size: Size) -> Size:
         """(width, height) of the resized frame for a stored (width, height)."""
         return smart_resize(
             image_size, factor=self.factor, min_pixels=self.min_pixels, max_pixels=self.max_pixels
@@ -75,11 +75,11 @@ class QwenPixels:
 
     def pixels(self, image: Image.Image) -> np.ndarray:
         """Normalised frame of an RGB image, float32 [height, width, 3]."""
-        return normalise(resize(image, self.frame(image.size)), self.mean, self.std)
+        return normalise(resize(image, self.canvas(image.size)), self.mean, self.std)
 
     def grid(self, image_size: Size) -> tuple[int, int]:
         """(columns, rows) of visual tokens for a stored (width, height)."""
-        width, height = self.frame(image_size)
+        width, height = self.canvas(image_size)
         return width // self.factor, height // self.factor
 
     def layout(self, image_size: Size) -> Layout:

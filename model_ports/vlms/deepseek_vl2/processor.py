@@ -11,10 +11,12 @@ from model_ports.configs import read_json
 from model_ports.errors import UserError
 from model_ports.images.letterbox import Letterbox
 from model_ports.images.resize import HALF
+from model_ports.images.settings import check_settings
 from model_ports.prompt import Prompt
-from model_ports.text import load_tokenizer, read_eos_ids
+from model_ports.text import check_size, load_tokenizer, read_eos_ids
 from model_ports.vlms.deepseek_vl2.config import DeepseekVl2Config
-from model_ports.vlms.llava_common.processor import PLACEHOLDER, CropProcessor
+from model_ports.vlms.llava_common.processor import CropProcessor
+from model_ports.vlms.processor import IMAGE
 
 # The conversation format ``deepseek`` of the published code, which reads no chat template.
 TEMPLATE = (
@@ -25,7 +27,7 @@ TEMPLATE = (
 BOS, PAD = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"  # noqa: RUF001 - as published
 # The published code gives these to a tokenizer that lacks them, in this order.
 ADDED = (
-    PLACEHOLDER,
+    IMAGE,
     "<|ref|>",
     "<|/ref|>",
     "<|det|>",
@@ -38,7 +40,7 @@ ADDED = (
 MAX_CUT = 2
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class DeepseekVl2Processor(CropProcessor):
     """Host-side preparation for one checkpoint."""
 
@@ -73,7 +75,7 @@ def load(folder: Path, config: DeepseekVl2Config) -> DeepseekVl2Processor:
         eos_ids=read_eos_ids(folder, tokenizer),
         template=TEMPLATE,
         crops=config.crops,
-        image_id=tokenizer.convert_tokens_to_ids(PLACEHOLDER),
+        image_id=tokenizer.convert_tokens_to_ids(IMAGE),
     )
 
 
@@ -87,11 +89,7 @@ def _complete(tokenizer: Any, folder: Path, vocab: int) -> None:
     known = tokenizer.get_vocab()
     wanted = ADDED if tokenizer.pad_token else (PAD, *ADDED)
     tokenizer.add_tokens([token for token in wanted if token not in known], special_tokens=True)
-    if len(tokenizer) > vocab:
-        raise UserError(
-            f"{folder}: with its special tokens the tokenizer has {len(tokenizer)} tokens, but the "
-            f"model has {vocab} embeddings; they are from different checkpoints"
-        )
+    check_size(folder, len(tokenizer), vocab)
 
 
 def _check_settings(folder: Path, crops: Letterbox) -> None:
@@ -99,20 +97,14 @@ def _check_settings(folder: Path, crops: Letterbox) -> None:
     path = folder / "processor_config.json"
     if not path.is_file():
         return
-    settings = read_json(path)
-    wanted: dict[str, Any] = {
+    honoured = {
         "candidate_resolutions": [list(canvas) for canvas in crops.canvases],
         "patch_size": crops.patch,
         "downsample_ratio": crops.joined,
         "image_mean": list(HALF),
         "image_std": list(HALF),
         "normalize": True,
-        "image_token": PLACEHOLDER,
+        "image_token": IMAGE,
         "sft_format": "deepseek",
     }
-    for name, value in wanted.items():
-        if settings.get(name, value) != value:
-            raise UserError(
-                f"{path}: {name} = {settings[name]!r}; this port honours {value!r}, as config.json "
-                "of the same checkpoint says"
-            )
+    check_settings(str(path), read_json(path), honoured)

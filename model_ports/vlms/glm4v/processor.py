@@ -10,7 +10,7 @@ from model_ports.vlms.glm4v.config import Glm4vConfig
 from model_ports.vlms.qwen_common.processor import GridProcessor, PatchShape
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(kw_only=True)
 class Glm4vProcessor(GridProcessor):
     """Host-side preparation.
 

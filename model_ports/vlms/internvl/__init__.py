@@ -1,7 +1,5 @@
 """InternVL: InternViT on tiles, pixel shuffle, projector, and a language model. See README.md."""
 
-from pathlib import Path
-
 import jax.numpy as jnp
 from flax import nnx
 
@@ -14,6 +12,7 @@ from model_ports.vlms.internvl.processor import (
     REMOTE_CHAT_SYSTEM,
     THINKING_SYSTEM,
     InternVLProcessor,
+    load,
 )
 
 __all__ = [
@@ -31,18 +30,13 @@ def build(config: InternVLConfig, rngs: nnx.Rngs, dtype: jnp.dtype) -> InternVL:
     return InternVL(config, rngs=rngs, dtype=dtype)
 
 
-def processor(folder: Path, config: InternVLConfig) -> InternVLProcessor:
-    """Tokenizer, template and image settings of a checkpoint folder."""
-    return InternVLProcessor.load(folder, config)
-
-
 PORT = Port(
     family="internvl",
     model_types=("internvl_chat", "internvl"),
     read_config=read_config,
     build=build,
     layouts=layouts,
-    processor=processor,
+    processor=load,
     # Scale 0-1000 of the whole image, whatever the tiles.
     box=BoxFormat(
         units="norm1000", template="<ref>{label}</ref><box>[[{x0}, {y0}, {x1}, {y1}]]</box>"

@@ -3,15 +3,16 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, cast, get_args
+from typing import ClassVar, cast, get_args
 
 from model_ports.errors import UserError
 from model_ports.images.anyres import AnyRes, Lineage
 from model_ports.images.resize import CLIP_MEAN, CLIP_STD
-from model_ports.images.settings import image_settings
-from model_ports.text import load_tokenizer, read_eos_ids, read_template
-from model_ports.vlms.llava_common.processor import PLACEHOLDER, CropProcessor
+from model_ports.images.settings import check_settings, image_settings, usual_settings
+from model_ports.text import load_tokenizer, read_eos_ids, read_template, require_id
+from model_ports.vlms.llava_common.processor import CropProcessor
 from model_ports.vlms.llava_next.config import LlavaNextConfig, check_pinpoints
+from model_ports.vlms.processor import IMAGE
 
 # The published format of Llama 3, for folders without a chat template.
 LLAMA3 = (
@@ -29,7 +30,7 @@ ORIGINAL_SYSTEM = (
 )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(kw_only=True)
 class LlavaNextProcessor(CropProcessor):
     """Host-side preparation for one checkpoint.
 
@@ -39,6 +40,7 @@ class LlavaNextProcessor(CropProcessor):
 
     OPTIONS: ClassVar[Mapping[str, type]] = {**CropProcessor.OPTIONS, "lineage": str}
 
+    crops: AnyRes
     lineage: str = "hf"
 
     def __post_init__(self) -> None:
@@ -47,8 +49,7 @@ class LlavaNextProcessor(CropProcessor):
                 f"processor option lineage = {self.lineage!r}; expected "
                 f"{' or '.join(get_args(Lineage))}"
             )
-        crops, lineage = cast(AnyRes, self.crops), cast(Lineage, self.lineage)
-        self.crops = dataclasses.replace(crops, lineage=lineage)
+        self.crops = dataclasses.replace(self.crops, lineage=cast(Lineage, self.lineage))
 
     def like_original(self) -> "LlavaNextProcessor":
         """The prompts and canvases of LLaVA-NeXT's own inference code.
@@ -67,17 +68,11 @@ def load(folder: Path, config: LlavaNextConfig) -> LlavaNextProcessor:
             for what this port does not do.
     """
     tokenizer = load_tokenizer(folder, config.decoder.vocab)
-    vocabulary = tokenizer.get_vocab()
-    known = vocabulary.get(PLACEHOLDER)
-    if config.image_token_id is not None and known != config.image_token_id:
-        raise UserError(
-            f"{folder}: config.json says image_token_index = {config.image_token_id}, but the "
-            f"tokenizer has {PLACEHOLDER} = {known}; they are from different checkpoints"
-        )
-    end = {vocabulary["<|eot_id|>"]} if "<|eot_id|>" in vocabulary else set()
+    if config.image_token_id is not None:
+        require_id(folder, tokenizer, IMAGE, "image_token_index", config.image_token_id)
     return LlavaNextProcessor(
         tokenizer=tokenizer,
-        eos_ids=tuple(sorted(end.union(read_eos_ids(folder, tokenizer)))),
+        eos_ids=read_eos_ids(folder, tokenizer, "<|eot_id|>"),
         template=read_template(folder, tokenizer) or LLAMA3,
         crops=read_crops(folder, config),
         image_id=config.image_token_id or 0,
@@ -89,38 +84,24 @@ def read_crops(folder: Path, config: LlavaNextConfig) -> AnyRes:
 
     Folders of the original format have none that the original code reads.
     """
-    _, settings = image_settings(folder)
-    if config.file_format == "original" or not settings:
+    where, settings = image_settings(folder)
+    if config.file_format == "original":
         return config.crops
     side = config.crops.side
     square = {"height": side, "width": side}
-    kind = str(settings.get("image_processor_type", "LlavaNextImageProcessor"))
-    if not kind.startswith("LlavaNextImageProcessor"):
-        raise UserError(
-            f"{folder}: image_processor_type = {kind!r}; expected LlavaNextImageProcessor"
-        )
-    honoured: dict[str, tuple[Any, ...]] = {
+    honoured = {
+        **usual_settings(CLIP_MEAN, CLIP_STD),
         "size": ({"shortest_edge": side}, square),
-        "crop_size": (square,),
-        "image_mean": (list(CLIP_MEAN),),
-        "image_std": (list(CLIP_STD),),
-        "resample": (3,),
-        "rescale_factor": (1 / 255,),
-        **dict.fromkeys(
-            ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_pad"), (True,)
-        ),
+        "crop_size": square,
+        "do_center_crop": True,
+        "do_pad": True,
     }
-    for name, allowed in honoured.items():
-        if name in settings and settings[name] not in allowed:
-            raise UserError(
-                f"{folder}: the image processor has {name} = {settings[name]!r}; this port "
-                f"honours {' or '.join(map(repr, allowed))}"
-            )
+    check_settings(where, settings, honoured, "LlavaNextImageProcessor")
     listed = settings.get("image_grid_pinpoints")
-    if listed is not None and check_pinpoints(listed, side, str(folder)) != config.crops.pinpoints:
+    if listed is not None and check_pinpoints(listed, side, where) != config.crops.pinpoints:
         raise UserError(
-            f"{folder}: image_grid_pinpoints is {listed} in the image processor's file and "
-            f"{[list(p) for p in config.crops.pinpoints]} in config.json; transformers would cut "
-            "by one and read by the other"
+            f"{where}: image_grid_pinpoints is {listed}, but in config.json "
+            f"{[list(p) for p in config.crops.pinpoints]}; transformers would cut by one and read "
+            "by the other"
         )
     return config.crops

@@ -1,17 +1,23 @@
 """What is Magma's own in a prompt: markers around the image, system turn, image settings."""
 
 from pathlib import Path
-from typing import Any
 
-from model_ports.configs import read_json
 from model_ports.errors import UserError
 from model_ports.images.resize import CLIP_MEAN, CLIP_STD
+from model_ports.images.settings import check_settings, image_settings
 from model_ports.images.stretched import Stretched
-from model_ports.text import load_tokenizer, read_eos_ids, read_template
-from model_ports.vlms.llava_common.processor import PLACEHOLDER, CropProcessor
+from model_ports.text import (
+    load_tokenizer,
+    read_eos_ids,
+    require_id,
+    require_template,
+    require_tokens,
+)
+from model_ports.vlms.llava_common.processor import CropProcessor
 from model_ports.vlms.magma.config import MagmaConfig, check_crops
+from model_ports.vlms.processor import IMAGE
 
-START, END = "<image_start>", "<image_end>"
+BRACKETS = ("<image_start>", "<image_end>")
 # The system turn of the model card and of the published evaluation adapter.
 SYSTEM = "You are agent that can see, talk and act."
 
@@ -28,33 +34,15 @@ def load(folder: Path, config: MagmaConfig) -> CropProcessor:
             that asks for what this port does not do.
     """
     tokenizer = load_tokenizer(folder, config.decoder.vocab)
-    vocabulary = tokenizer.get_vocab()
-    if vocabulary.get(PLACEHOLDER) != config.image_token_id:
-        raise UserError(
-            f"{folder}: config.json says image_token_index = {config.image_token_id}, but the "
-            f"tokenizer has {PLACEHOLDER} = {vocabulary.get(PLACEHOLDER)}; they are from "
-            "different checkpoints"
-        )
-    for token in (START, END):
-        if token not in vocabulary:
-            raise UserError(
-                f"{folder}: the tokenizer has no {token} token, so it is not Magma's; take the "
-                "tokenizer files of the same checkpoint as the weights"
-            )
-    template = read_template(folder, tokenizer)
-    if template is None:
-        raise UserError(
-            f"{folder} has no chat template; copy the complete tokenizer_config.json from the "
-            "checkpoint"
-        )
-    end = {vocabulary["<|eot_id|>"]} if "<|eot_id|>" in vocabulary else set()
+    require_id(folder, tokenizer, IMAGE, "image_token_index", config.image_token_id)
+    require_tokens(folder, tokenizer, BRACKETS, "Magma")
     return CropProcessor(
         tokenizer=tokenizer,
-        eos_ids=tuple(sorted(end.union(read_eos_ids(folder, tokenizer)))),
-        template=template,
+        eos_ids=read_eos_ids(folder, tokenizer, "<|eot_id|>"),
+        template=require_template(folder, tokenizer),
         crops=read_crops(folder, config),
         image_id=config.image_token_id,
-        block=f"{START}{PLACEHOLDER}{END}\n",
+        brackets=BRACKETS,
         system=SYSTEM,
         begin=None,
     )
@@ -62,27 +50,19 @@ def load(folder: Path, config: MagmaConfig) -> CropProcessor:
 
 def read_crops(folder: Path, config: MagmaConfig) -> Stretched:
     """How images are cut: as the image processor's file says, or config.json without it."""
-    path = folder / "preprocessor_config.json"
-    settings: dict[str, Any] = read_json(path) if path.is_file() else {}
+    where, settings = image_settings(folder)
     honoured = {
-        "image_processor_type": "MagmaImageProcessor",
         "anyres_strategy": "crop",
         "image_mean": list(CLIP_MEAN),
         "image_std": list(CLIP_STD),
     }
-    for name, value in honoured.items():
-        if settings.get(name, value) != value:
-            raise UserError(
-                f"{folder}: the image processor has {name} = {settings[name]!r}; this port "
-                f"honours {value!r}"
-            )
+    check_settings(where, settings, honoured, "MagmaImageProcessor")
     side = settings.get("base_img_size", config.crops.side)
     most = settings.get("num_crops", config.crops.max_crops)
     if not (isinstance(side, int) and isinstance(most, int)):
         raise UserError(
-            f"{folder}: the image processor has base_img_size = {side!r} and num_crops = "
-            f"{most!r}; expected whole numbers"
+            f"{where}: base_img_size = {side!r} and num_crops = {most!r}; expected whole numbers"
         )
     crops = Stretched(side=side, tokens=side // config.vision.stride, max_crops=most)
-    check_crops(crops, config.vision, str(folder))
+    check_crops(crops, config.vision, where)
     return crops

@@ -1,42 +1,35 @@
-"""Prompts, pixels and answers of a PaliGemma 2 checkpoint.
-
-Axis letters: T sequence, V visual tokens.
-"""
+"""Prompts, pixels and answers of a PaliGemma 2 checkpoint."""
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from model_ports.errors import UserError
-from model_ports.images.decode import to_rgb
+from model_ports.images.crops import Layout
 from model_ports.images.resize import HALF
-from model_ports.images.settings import check_settings
+from model_ports.images.settings import check_settings, image_settings, usual_settings
 from model_ports.images.square import Square
-from model_ports.images.token_grid import TokenGrid
 from model_ports.prompt import Prompt
-from model_ports.text import TextProcessor, load_tokenizer, read_eos_ids
+from model_ports.text import load_tokenizer, read_eos_ids, require_id, require_tokens
 from model_ports.vlms.paligemma2.config import PaliGemma2Config
+from model_ports.vlms.processor import IMAGE, ImageTextProcessor
 
-IMAGE = "<image>"
 LOCATIONS = ("<loc0000>", "<loc1023>")
 
 
-@dataclasses.dataclass
-class PaliGemma2Processor(TextProcessor):
+@dataclasses.dataclass(kw_only=True)
+class PaliGemma2Processor(ImageTextProcessor):
     """Host-side preparation.
 
     Attributes:
-        tokenizer, eos_ids: as in TextProcessor.
-        image_token: id of the image placeholder.
-        square: what an image is stretched to.
+        crops: what an image is stretched to.
     """
 
-    image_token: int
-    square: Square
+    crops: Square
+    placeholder: str = IMAGE
 
     @classmethod
     def from_folder(cls, folder: Path, config: PaliGemma2Config) -> "PaliGemma2Processor":
@@ -47,86 +40,58 @@ class PaliGemma2Processor(TextProcessor):
                 asks for what this port does not do.
         """
         tokenizer = load_tokenizer(folder, config.decoder.vocab)
-        vocabulary = tokenizer.get_vocab()
-        for token in (IMAGE, *LOCATIONS):
-            if token not in vocabulary:
-                raise UserError(
-                    f"{folder}: the tokenizer has no {token} token, so it is not PaliGemma's; "
-                    "take the tokenizer files of the same checkpoint as the weights"
-                )
-        if vocabulary[IMAGE] != config.image_token:
-            raise UserError(
-                f"{folder}: config.json says the image token is {config.image_token}, but the "
-                f"tokenizer has {IMAGE} = {vocabulary[IMAGE]}; they are from different checkpoints"
-            )
+        require_tokens(folder, tokenizer, (IMAGE, *LOCATIONS), "PaliGemma")
+        require_id(folder, tokenizer, IMAGE, "image_token_index", config.image_token)
         if tokenizer.bos_token_id is None:
             raise UserError(
                 f"{folder}: the tokenizer names no bos_token, which every prompt needs; take the "
                 "tokenizer files of the same checkpoint as the weights"
             )
-        vision = config.vision
-        _check_pixels(folder, vision.image_size, vision.side**2)
-        eos = read_eos_ids(folder, tokenizer)
-        square = Square(side=vision.image_size, tokens=vision.side)
-        return cls(tokenizer, eos, config.image_token, square)
+        square = Square(side=config.vision.image_size, tokens=config.vision.side)
+        _check_pixels(folder, square)
+        return cls(
+            tokenizer=tokenizer,
+            eos_ids=read_eos_ids(folder, tokenizer),
+            crops=square,
+            image_id=config.image_token,
+        )
 
     def prepare(
         self, text: str, images: Sequence[Image.Image] = (), *, image_first: bool = True
     ) -> Prompt:
         """Image tokens, begin token, text and a newline; all of it is one prefix.
 
-        There is no chat template. The newline is a token of its own.
+        There is no chat template.
 
         Raises:
             UserError: the text contains the image placeholder, or images are to follow it.
         """
-        if images and IMAGE in text:
-            raise UserError(
-                f"the question contains {IMAGE}, which marks an image in this model's prompts; "
-                "remove it from the text"
-            )
         if images and not image_first:
             raise UserError("PaliGemma has its image tokens before the text; use image_first=True")
-        rgb = [to_rgb(image) for image in images]
-        each = self.square.tokens**2
-        visual = each * len(rgb)
-        words = [*self._encode(text), *self._encode("\n")]
-        ids = [*[self.image_token] * visual, self.tokenizer.bos_token_id, *words]
-        slots = np.arange(visual, dtype=np.int32).reshape(-1, each)
-        grids = [
-            self.square.layout(image.size).grid(slot, number)
-            for number, (image, slot) in enumerate(zip(rgb, slots, strict=True))
-        ]
-        pixels = [self.square.cut(image) for image in rgb]
-        order = np.arange(len(ids), dtype=np.int32)
-        return Prompt(
-            text=f"{IMAGE * len(rgb)}{self.tokenizer.bos_token}{text}\n",
-            tokens=np.asarray(ids, np.int32),
-            positions=order[None] + 1,  # transformers counts PaliGemma's positions from 1
-            visual_index=np.where(order < visual, order, -1).astype(np.int32),
-            grid=TokenGrid.concatenate(grids),
-            images={"pixels": np.concatenate(pixels)} if pixels else {},
-            prefix=len(ids),
-        )
+        prompt = super().prepare(text, images)
+        # transformers counts PaliGemma's positions from 1.
+        return dataclasses.replace(prompt, positions=prompt.positions + 1, prefix=len(prompt))
 
-    def resized(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """(width, height) of the square, whatever the stored (width, height)."""
-        return self.square.canvas(image_size)
+    def pack(
+        self, images: Sequence[Image.Image], layouts: Sequence[Layout]
+    ) -> dict[str, np.ndarray]:
+        """``pixels`` [I, 3, S, S], one square of S pixels per image."""
+        return {"pixels": np.concatenate([self.crops.cut(image) for image in images])}
 
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+    def render(self, text: str, images: int, *, image_first: bool) -> str:
+        return f"{self.placeholder * images}{self.tokenizer.bos_token}{text}\n"
+
+    def _encode(self, chunks: Sequence[str]) -> list[list[int]]:
+        """As in ImageTextProcessor; the newline at the end is a token of its own."""
+        *before, last = chunks
+        *ids, words, newline = super()._encode([*before, last.removesuffix("\n"), "\n"])
+        return [*ids, words + newline]
 
 
-def _check_pixels(folder: Path, side: int, tokens: int) -> None:
-    """Refuse image processor settings that this port does not follow."""
-    wanted: dict[str, Any] = {
-        "size": {"height": side, "width": side},
-        "image_seq_length": tokens,
-        "image_mean": list(HALF),
-        "image_std": list(HALF),
-        "resample": int(Image.Resampling.BICUBIC),
-        "rescale_factor": 1 / 255,
-        **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
+def _check_pixels(folder: Path, square: Square) -> None:
+    honoured = {
+        **usual_settings(HALF, HALF),
+        "size": {"height": square.side, "width": square.side},
+        "image_seq_length": square.tokens**2,
     }
-    check_settings(folder, "SiglipImageProcessor", wanted)
+    check_settings(*image_settings(folder), honoured, "SiglipImageProcessor")

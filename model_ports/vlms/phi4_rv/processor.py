@@ -6,7 +6,7 @@ Axis letters: I images of a prompt, P patches of an image, V visual tokens of a 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
@@ -15,21 +15,21 @@ from model_ports.errors import UserError
 from model_ports.images.crops import Layout
 from model_ports.images.naflex import Naflex
 from model_ports.images.resize import HALF
-from model_ports.images.settings import check_settings
+from model_ports.images.settings import check_settings, image_settings, usual_settings
 from model_ports.images.window_patches import size_bucket
 from model_ports.prompt import Prompt
-from model_ports.text import load_tokenizer, read_eos_ids, read_template
-from model_ports.vlms.llava_common.processor import CropProcessor
+from model_ports.text import load_tokenizer, read_eos_ids, require_template, require_tokens
 from model_ports.vlms.phi4_rv.config import Phi4RvConfig
+from model_ports.vlms.processor import ChatProcessor, stack_padded, tower_index
 
 # What a prompt ends with to make the model think, or answer at once; otherwise it chooses, and
 # writes one of the two itself.
 THINK, ANSWER = "<think>", "<|dummy_84|>"
 
 
-@dataclasses.dataclass
-class Phi4RvProcessor(CropProcessor):
-    """Host-side preparation for one checkpoint; other attributes as in CropProcessor.
+@dataclasses.dataclass(kw_only=True)
+class Phi4RvProcessor(ChatProcessor):
+    """Host-side preparation for one checkpoint; other attributes as in ChatProcessor.
 
     Attributes:
         crops: every image is one grid, no square crops.
@@ -39,7 +39,7 @@ class Phi4RvProcessor(CropProcessor):
 
     OPTIONS: ClassVar[Mapping[str, type]] = {"thinking": bool}
 
-    crops: Naflex  # type: ignore[assignment]
+    crops: Naflex
     begin: int | None = None  # neither the template nor the tokenizer brings a begin token
     thinking: bool | None = None
     max_length: int | None = None
@@ -50,7 +50,7 @@ class Phi4RvProcessor(CropProcessor):
         """One user turn through the chat template, ready to answer.
 
         Raises:
-            UserError: as in CropProcessor, and a prompt that the published code would cut off.
+            UserError: as in ChatProcessor, and a prompt that the published code would cut off.
         """
         prompt = super().prepare(text, images, image_first=image_first)
         if self.max_length is not None and len(prompt) > self.max_length:
@@ -67,23 +67,17 @@ class Phi4RvProcessor(CropProcessor):
         """Arrays of ``Phi4Rv.features`` for one prompt (no batch axis)."""
         cut = [self.crops.cut(image) for image in images]
         most = size_bucket(max(len(patches) for patches in cut))
-        index = np.concatenate(
-            [
-                np.stack([np.full_like(layout.index, number), layout.index], axis=1)
-                for number, layout in enumerate(layouts)
-            ]
-        )
         columns, rows = np.transpose([self.crops.grid(image.size) for image in images])
         return {
-            "patches": np.stack([np.pad(p, [(0, most - len(p)), (0, 0)]) for p in cut]),
+            "patches": stack_padded(cut, most),
             "rows": rows.astype(np.int32),
             "columns": columns.astype(np.int32),
-            "index": np.pad(index, [(0, size_bucket(len(index)) - len(index)), (0, 0)]),
+            "index": tower_index([layout.index for layout in layouts]),
         }
 
-    def _render(self, text: str, images: int, *, image_first: bool) -> str:
+    def render(self, text: str, images: int, *, image_first: bool) -> str:
         end = {None: "", True: THINK, False: ANSWER}[self.thinking]
-        return super()._render(text, images, image_first=image_first) + end
+        return super().render(text, images, image_first=image_first) + end
 
 
 def load(folder: Path, config: Phi4RvConfig) -> Phi4RvProcessor:
@@ -94,24 +88,12 @@ def load(folder: Path, config: Phi4RvConfig) -> Phi4RvProcessor:
             file that asks for what this port does not do.
     """
     tokenizer = load_tokenizer(folder, config.decoder.vocab)
-    vocabulary = tokenizer.get_vocab()
-    for token in (THINK, "</think>", ANSWER):
-        if token not in vocabulary:
-            raise UserError(
-                f"{folder}: the tokenizer has no {token} token, so it is not this model's; take "
-                "the tokenizer files of the same checkpoint as the weights"
-            )
-    template = read_template(folder, tokenizer)
-    if template is None:
-        raise UserError(
-            f"{folder} has no chat template; copy chat_template.jinja or the complete "
-            "tokenizer_config.json from the checkpoint"
-        )
+    require_tokens(folder, tokenizer, (THINK, "</think>", ANSWER), "Phi-4-Reasoning-Vision")
     _check_pixels(folder, config.pixels)
     return Phi4RvProcessor(
         tokenizer=tokenizer,
         eos_ids=read_eos_ids(folder, tokenizer),
-        template=template,
+        template=require_template(folder, tokenizer),
         crops=config.pixels,
         image_id=0,
         max_length=config.max_length,
@@ -119,14 +101,10 @@ def load(folder: Path, config: Phi4RvConfig) -> Phi4RvProcessor:
 
 
 def _check_pixels(folder: Path, pixels: Naflex) -> None:
-    wanted: dict[str, Any] = {
+    honoured = {
+        **usual_settings(HALF, HALF, Image.Resampling.BILINEAR),
         "patch_size": pixels.patch,
         "min_num_patches": pixels.low,
         "max_num_patches": pixels.high,
-        "image_mean": list(HALF),
-        "image_std": list(HALF),
-        "resample": int(Image.Resampling.BILINEAR),
-        "rescale_factor": 1 / 255,
-        **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
     }
-    check_settings(folder, "Siglip2ImageProcessorNoUpscale", wanted)
+    check_settings(*image_settings(folder), honoured, "Siglip2ImageProcessorNoUpscale")

@@ -50,7 +50,7 @@ def packed(image, pixels=PIXELS):
 def test_pixels_of_many_sizes(size):
     image = textured_image(*size, seed=sum(size))
     expected, (rows, columns) = reference(image)
-    assert PIXELS.frame(size) == (columns * 14, rows * 14)
+    assert PIXELS.canvas(size) == (columns * 14, rows * 14)
     assert_close(packed(image).reshape(-1, 1176), expected, 1e-5, "pixels")
 
 
@@ -74,13 +74,13 @@ def test_pixels_of_other_colour_modes(mode):
 
 def test_published_budget_counts_two_frames():
     wide = GlmPixels(factor=28, min_pixels=12544, max_pixels=9_633_792, mean=MEAN, std=STD)
-    assert wide.frame((640, 480)) == (644, 476)  # 391 tokens
-    assert wide.frame((3000, 2000)) == reference_resize(2, 2000, 3000, max_pixels=9_633_792)[::-1]
-    width, height = wide.frame((3000, 2000))
+    assert wide.canvas((640, 480)) == (644, 476)  # 391 tokens
+    assert wide.canvas((3000, 2000)) == reference_resize(2, 2000, 3000, max_pixels=9_633_792)[::-1]
+    width, height = wide.canvas((3000, 2000))
     assert width * height <= 9_633_792 / 2
     # Below the budget of one frame, above half of it.
-    assert wide.frame((84, 84)) == (84, 84)
-    assert wide.frame((56, 84)) == (84, 112)
+    assert wide.canvas((84, 84)) == (84, 84)
+    assert wide.canvas((56, 84)) == (84, 112)
 
 
 @settings(max_examples=300, deadline=None)
@@ -96,9 +96,9 @@ def test_frame_is_the_reference(width, height, low, more):
         expected = reference_resize(2, height, width, min_pixels=low, max_pixels=low + more)
     except ValueError:
         with pytest.raises(UserError, match=f"{width}x{height}.*aspect"):
-            pixels.frame((width, height))
+            pixels.canvas((width, height))
         return
-    assert pixels.frame((width, height)) == expected[::-1]
+    assert pixels.canvas((width, height)) == expected[::-1]
 
 
 def test_shapes_that_the_reference_refuses_are_named_by_their_stored_size():
@@ -127,7 +127,7 @@ def test_cells_by_painting(size):
     assert len(grid) == count
     area = (grid.rect[:, 2] - grid.rect[:, 0]) * (grid.rect[:, 3] - grid.rect[:, 1])
     assert math.isclose(area.sum(), size[0] * size[1])
-    scale = np.array(size) / PIXELS.frame(size)
+    scale = np.array(size) / PIXELS.canvas(size)
     for _ in range(12):
         low = rng.integers(0, size)
         high = rng.integers(low + 1, np.array(size) + 1)

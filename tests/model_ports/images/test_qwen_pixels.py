@@ -80,7 +80,7 @@ def test_pixels_of_many_sizes(size, pixels, side):
     assert np.array_equal(hw, blocks.transpose(1, 3, 2, 4, 0).reshape(-1, 2))
     assert not part.patches[~part.valid].any()
     patch = pixels.factor // 2
-    assert pixels.frame(size) == (columns * patch, rows * patch)
+    assert pixels.canvas(size) == (columns * patch, rows * patch)
 
 
 @MODELS
@@ -152,7 +152,7 @@ def test_cells_by_painting(size, pixels, side):
     away than the reach of the bicubic filter."""
     rng = np.random.default_rng(sum(size))
     width, height = size
-    frame = pixels.frame(size)
+    frame = pixels.canvas(size)
     base = Image.new("RGB", size, (90, 90, 90))
     plain = packed(base, pixels, side)
     count = len(plain.order)

@@ -199,6 +199,21 @@ def test_text_with_an_image_placeholder_is_refused(tmp_path, word):
     processor = make(tmp_path)
     with pytest.raises(UserError, match=word):
         processor.prepare(f"What does {word} mean?", [textured_image(60, 60, 0)])
+    if word == "<IMG_CONTEXT>":  # the others are no token of an image
+        with pytest.raises(UserError, match="placeholder"):
+            processor.prepare(f"What does {word} mean?")
+    else:
+        assert word in processor.prepare(f"What does {word} mean?").text
+
+
+def test_system_turn_of_a_template_that_prints_it_as_it_is(tmp_path):
+    """Its text, not the list of parts that the same template wants for the user's turn."""
+    user = "{% for c in messages[-1].content %}{{ c.text or '<image>' }}{% endfor %}"
+    processor = make(tmp_path, template="{{ messages[0].content }}|" + user)
+    prompt = with_options(processor, {"system": "You help."}).prepare(
+        "Hi", [textured_image(60, 60, 0)]
+    )
+    assert prompt.text == "You help.|<img><IMG_CONTEXT></img>Hi"
 
 
 def test_template_that_loses_images_is_refused(tmp_path):
@@ -217,7 +232,7 @@ def test_settings_and_template_are_taken_from_where_transformers_takes_them(tmp_
     if nested:
         files["processor_config.json"] = {"image_processor": {"max_patches": 5}}
     processor = make(tmp_path, files=files)
-    assert processor.tiling.max_tiles == (5 if nested else 3)
+    assert processor.crops.max_tiles == (5 if nested else 3)
     prompt = processor.prepare("What?", [textured_image(60, 60, 0)])
     assert prompt.text == "Ask: <img><IMG_CONTEXT></img>What?"
 
@@ -242,7 +257,7 @@ def test_grid_rectangles_follow_the_stored_image(tmp_path):
 
 def test_remote_settings_ignore_the_clip_processor(tmp_path):
     processor = make(tmp_path, file_format="internvl3-8b", files={"preprocessor_config.json": CLIP})
-    assert (processor.tiling.tile, processor.tiling.max_tiles) == (84, 6)
+    assert (processor.crops.tile, processor.crops.max_tiles) == (84, 6)
 
 
 GOT = {
@@ -257,7 +272,7 @@ GOT = {
     [{"preprocessor_config.json": GOT}, {"processor_config.json": {"image_processor": GOT}}],
 )
 def test_hf_settings_are_read(tmp_path, files):
-    tiling = make(tmp_path, files=files).tiling
+    tiling = make(tmp_path, files=files).crops
     assert (tiling.min_tiles, tiling.max_tiles, tiling.thumbnail) == (2, 4, True)
 
 
