@@ -28,6 +28,7 @@ from support.checkpoints import (
 )
 
 from model_ports.convert import save as saving
+from model_ports.convert import write as writing
 from model_ports.convert.load import load_model
 from model_ports.convert.pieces import flatten, unflatten
 from model_ports.convert.plan import plan_folder
@@ -169,8 +170,9 @@ class Stop(BaseException):
 
 
 def stop_at(monkeypatch, name, call):
-    """Make the ``call``-th call of a function of the saving module stop, before it acts."""
-    real, seen = getattr(saving, name), [0]
+    """Make the ``call``-th call of a function of the saving modules stop, before it acts."""
+    module = saving if hasattr(saving, name) else writing
+    real, seen = getattr(module, name), [0]
 
     def wrapper(*args, **kwargs):
         seen[0] += 1
@@ -178,7 +180,7 @@ def stop_at(monkeypatch, name, call):
             raise Stop
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(saving, name, wrapper)
+    monkeypatch.setattr(module, name, wrapper)
 
 
 def assert_unfinished(out):
@@ -382,9 +384,9 @@ def test_killed_at_random_moments(tmp_path):
     write_big(tmp_path / "source", config, shard_bytes=8 << 20)
     out, partial = tmp_path / "out", tmp_path / "out.partial"
     code = (
-        "import sys, time; from model_ports.convert import save; real = save._write\n"
+        "import sys, time; from model_ports.convert import write; real = write._write\n"
         "def slow(*a): time.sleep(0.1); return real(*a)\n"
-        "save._write = slow\n"
+        "write._write = slow\n"
         "from model_ports.convert.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "source"), str(out), "--quiet"]
