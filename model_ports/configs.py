@@ -34,13 +34,13 @@ GENERATION = frozenset(
 
 # Sizes, and numbers that are divided by; a model with none of them, or less, does not exist.
 POSITIVE = frozenset(
-    """attn_logit_softcapping depth factor final_logit_softcapping head_dim hidden_size
-    image_size intermediate_size kv_lora_rank layer_norm_eps max_position_embeddings
+    """attn_logit_softcapping depth factor final_logit_softcapping head_dim heads hidden_size
+    image_size intermediate_size kv_lora_rank layer_norm_eps layers max_position_embeddings
     moe_intermediate_size n_routed_experts n_shared_experts num_attention_heads
     num_experts_per_tok num_heads num_hidden_layers num_key_value_heads num_position_embeddings
     out_hidden_size patch_size qk_nope_head_dim qk_rope_head_dim query_pre_attn_scalar
     rms_norm_eps rope_theta sliding_window spatial_merge_size temporal_patch_size v_head_dim
-    vocab_size window_size""".split()
+    vocab_size width window_size""".split()
 )
 
 # Structural switches from the same dumps, with the only value that every port honours.
@@ -137,3 +137,19 @@ class ConfigReader:
                 "uses it nor knows it to be irrelevant, so converting would risk wrong numbers. "
                 "Check the checkpoint's model type, or teach the port's config reader about it."
             )
+
+
+def read_image_token(reader: ConfigReader, vocab: int) -> int:
+    """Id of the placeholder of visual tokens, under either of the names that files give it.
+
+    Raises:
+        UserError: none, or one that has no embedding.
+    """
+    names = ("image_token_id", "image_token_index")
+    name = next((name for name in names if name in reader.raw), None)
+    if name is None:
+        raise UserError(f"{reader.where} lacks {names[0]!r} (or {names[1]!r}), which it needs")
+    token = reader.take(name, int)
+    if not 0 <= token < vocab:
+        raise UserError(f"{reader.where}: {name} {token} is outside the vocabulary of {vocab}")
+    return token

@@ -1,10 +1,11 @@
 """What every model is to the rest of the code: a batch in, hidden states out.
 
 Axis letters: A position axes, B batch, T sequence, V visual tokens, D model dim, J decoder
-layers with DeepStack features.
+layers with DeepStack features, I images (or crops) of a prompt, P tokens of one of them.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -91,3 +92,13 @@ def place(features: jax.Array, index: jax.Array, x: jax.Array) -> jax.Array:
     rows = jnp.clip(index, 0, features.shape[1] - 1)
     gathered = jnp.take_along_axis(features, rows[:, :, None], axis=1)
     return jnp.where(index[:, :, None] >= 0, gathered, x)
+
+
+def each_image(images: jax.Array, tokens: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """Tokens of all images of each prompt, in order: [B, I, ...] -> [B, I * P, D].
+
+    Args:
+        tokens: [B * I, ...] -> [B * I, P, D].
+    """
+    out = tokens(images.reshape(-1, *images.shape[2:]))
+    return out.reshape(images.shape[0], -1, out.shape[-1])

@@ -79,6 +79,23 @@ def pair(key: str, param: str, layout: Layout) -> list[Rule]:
     return [Rule(f"{key}.weight", weight, layout), Rule(f"{key}.bias", f"{param}/bias", "vector")]
 
 
+def fused(key: str, param: str, parts: str, *, bias: bool = True) -> list[Rule]:
+    """Projections that a file keeps in one tensor, the rows of one after those of another.
+
+    Args:
+        key: of the tensor up to ``weight`` and ``bias``, e.g. ``attn.qkv.``.
+        param: prefix of the projections with its last slash.
+        parts: their names in the file's order, e.g. ``qkv``.
+    """
+    rules = []
+    for index, part in enumerate(parts):
+        rows = (index, len(parts))
+        rules.append(Rule(f"{key}weight", f"{param}{part}/kernel", "linear", rows))
+        if bias:
+            rules.append(Rule(f"{key}bias", f"{param}{part}/bias", "vector", rows))
+    return rules
+
+
 def own_rows(tensor: np.ndarray, rule: Rule) -> np.ndarray:
     """The rows of a whole file tensor that a rule takes, in their order."""
     if rule.rows is None:

@@ -7,68 +7,26 @@ without the class token and without the final norm. The blocks after it and that
 of the files, so they are kept (an export is complete), but not computed.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule, pair
-from model_ports.errors import UserError
-from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import quick_gelu
 from model_ports.nn.norms import LayerNorm
-from model_ports.vision.vit import VitBlock, block_rules, patchify, run_blocks, stacked_blocks
+from model_ports.vision.vit import ClassTokenVit, VitConfig, block_rules, read_vit, run_blocks
+
+NORM_EPS = 1e-5  # ``CLIPVisionConfig``'s default
 
 
-@dataclasses.dataclass(frozen=True)
-class ClipConfig:
-    """Shape of the tower; every value comes from a checkpoint's config.json.
-
-    Attributes:
-        image_size: side of a crop in pixels; a multiple of ``patch``.
-        patch: side of a patch in pixels.
-    """
-
-    layers: int
-    dim: int
-    heads: int
-    mlp_dim: int
-    image_size: int
-    patch: int
-    norm_eps: float = 1e-5
-
-    @property
-    def side(self) -> int:
-        """Patches along one side of a crop."""
-        return self.image_size // self.patch
-
-
-class ClipVit(nnx.Module):
+class ClipVit(ClassTokenVit):
     """Tower from pixels to patch features."""
 
-    def __init__(self, cfg: ClipConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32):
-        self.cfg = cfg
-        self.patch = Linear((3 * cfg.patch**2,), (cfg.dim,), bias=False, rngs=rngs, dtype=dtype)
-        self.cls = nnx.Param(0.02 * jax.random.normal(rngs.params(), (cfg.dim,), dtype))
-        shape = (1 + cfg.side**2, cfg.dim)
-        self.positions = nnx.Param(0.02 * jax.random.normal(rngs.params(), shape, dtype))
+    def __init__(self, cfg: VitConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32):
+        super().__init__(cfg, patch_bias=False, act=quick_gelu, rngs=rngs, dtype=dtype)
         self.pre_norm = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
         self.post_norm = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
-
-        def block(rngs: nnx.Rngs) -> VitBlock:
-            return VitBlock(
-                cfg.dim,
-                cfg.heads,
-                cfg.mlp_dim,
-                eps=cfg.norm_eps,
-                act=quick_gelu,
-                rngs=rngs,
-                dtype=dtype,
-            )
-
-        self.blocks = stacked_blocks(block, cfg.layers, rngs)
 
     def __call__(self, crops: jax.Array, *, blocks: int) -> jax.Array:
         """crops [B, 3, S, S] -> patch features [B, P, D], without the class token.
@@ -76,14 +34,12 @@ class ClipVit(nnx.Module):
         Args:
             blocks: how many blocks are applied (transformers' ``hidden_states[blocks]``).
         """
-        x = self.patch(patchify(crops, self.cfg.patch).astype(self.cls[...].dtype))
-        cls = jnp.broadcast_to(self.cls[...], (x.shape[0], 1, self.cfg.dim))
-        x = self.pre_norm(jnp.concatenate([cls, x], axis=1) + self.positions[...])
+        x = self.pre_norm(self.embed(crops))
         return run_blocks(self.blocks, x, count=blocks)[:, 1:]
 
 
-def read_clip(reader: ConfigReader) -> ClipConfig:
-    """ClipConfig of a ``clip_vision_model`` config (its reader is finished here).
+def read_clip(reader: ConfigReader) -> VitConfig:
+    """Shape of a ``clip_vision_model`` config (its reader is finished here).
 
     Activation, norm epsilon and channels may be left out: transformers saves only what differs
     from ``CLIPVisionConfig``, of which the port honours these values anyway.
@@ -92,25 +48,13 @@ def read_clip(reader: ConfigReader) -> ClipConfig:
     reader.expect("hidden_act", "quick_gelu")
     reader.expect("num_channels", 3)
     reader.ignore(["projection_dim", "vocab_size", "dropout"])
-    cfg = ClipConfig(
-        layers=reader.take("num_hidden_layers", int),
-        dim=reader.take("hidden_size", int),
-        heads=reader.take("num_attention_heads", int),
-        mlp_dim=reader.take("intermediate_size", int),
-        image_size=reader.take("image_size", int),
-        patch=reader.take("patch_size", int),
-        norm_eps=reader.take("layer_norm_eps", float, 1e-5),
-    )
-    if cfg.image_size % cfg.patch or cfg.dim % cfg.heads:
-        raise UserError(
-            f"{reader.where}: image_size {cfg.image_size} must be a multiple of patch_size "
-            f"{cfg.patch}, and hidden_size {cfg.dim} of num_attention_heads {cfg.heads}"
-        )
+    size, patch = reader.take("image_size", int), reader.take("patch_size", int)
+    cfg = read_vit(reader, image_size=size, patch=patch, eps=NORM_EPS)
     reader.finish()
     return cfg
 
 
-def clip_rules(prefix: str, cfg: ClipConfig) -> list[Rule]:
+def clip_rules(prefix: str, cfg: VitConfig) -> list[Rule]:
     """Key table of the tower.
 
     Args:

@@ -8,71 +8,36 @@ Reference: transformers ``Glm4vVisionModel``.
 """
 
 import dataclasses
-from typing import Any
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.convert.rules import Layout, Rule
+from model_ports.convert.rules import Layout, Rule, fused
 from model_ports.nn.interpolate import cubic_taps, sample_table
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import GatedMLP, gelu
 from model_ports.nn.norms import LayerNorm, RMSNorm
 from model_ports.sharding import constrain
-from model_ports.vision.rotary import RotaryAttention, vision_rope
+from model_ports.vision.rotary import RotaryBlock, RotaryVitConfig, vision_rope
+from model_ports.vision.vit import run_blocks, stacked_blocks
 
 MERGER_EPS = 1e-5  # torch's default for LayerNorm, which the reference leaves as it is
 
 
 @dataclasses.dataclass(frozen=True)
-class GlmVitConfig:
-    """Shape of the tower; every value comes from config.json's ``vision_config``.
+class GlmVitConfig(RotaryVitConfig):
+    """Shape of the tower; ``out_dim`` is also the width of the MLP in every block.
 
     Attributes:
-        out_dim: width of the visual tokens, and of the MLP in every block.
         merger_dim: width of the merger's MLP.
         side: rows and columns of the position table.
-        patch, temporal: a patch spans patch x patch pixels of ``temporal`` frames.
-        merge: patches along one side of a visual token.
     """
 
-    depth: int
-    dim: int
-    heads: int
-    out_dim: int
     merger_dim: int
     side: int
-    patch: int
-    temporal: int
-    merge: int
     norm_eps: float
-    rope_theta: float
-
-    @property
-    def head_dim(self) -> int:
-        """Width of a head."""
-        return self.dim // self.heads
-
-    @property
-    def patch_dim(self) -> int:
-        """P: three channels."""
-        return 3 * self.temporal * self.patch**2
-
-
-class GlmVitBlock(nnx.Module):
-    """Pre-norm transformer block without biases."""
-
-    def __init__(self, cfg: GlmVitConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
-        self.norm1 = RMSNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
-        self.attn = RotaryAttention(cfg.dim, cfg.heads, bias=False, rngs=rngs, dtype=dtype)
-        self.norm2 = RMSNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
-        self.mlp = GatedMLP(cfg.dim, cfg.out_dim, bias=False, rngs=rngs, dtype=dtype)
-
-    def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, valid: jax.Array) -> jax.Array:
-        """x [X, S, D] -> [X, S, D]; arguments as in RotaryAttention."""
-        x = x + self.attn(self.norm1(x), cos, sin, valid=valid)
-        return constrain(x + self.mlp(self.norm2(x)), "batch", None, None)
 
 
 class GlmMerger(nnx.Module):
@@ -96,16 +61,15 @@ class GlmVit(nnx.Module):
         self.cfg = cfg
         table = 0.02 * jax.random.normal(rngs.params(), (cfg.side**2, cfg.dim), dtype)
         self.patch_embed = Linear((cfg.patch_dim,), (cfg.dim,), bias=True, rngs=rngs, dtype=dtype)
-        self.embed_norm = RMSNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
+        norm = partial(RMSNorm, cfg.dim, eps=cfg.norm_eps, dtype=dtype)
+        self.embed_norm, self.final_norm = norm(), norm()
         self.positions = nnx.Param(table)
 
-        @nnx.split_rngs(splits=cfg.depth)
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def stack(rngs: nnx.Rngs) -> GlmVitBlock:
-            return GlmVitBlock(cfg, rngs=rngs, dtype=dtype)
+        def block(rngs: nnx.Rngs) -> RotaryBlock:
+            mlp = partial(GatedMLP, cfg.dim, cfg.out_dim, bias=False, rngs=rngs, dtype=dtype)
+            return RotaryBlock(cfg, norm=norm, mlp=mlp, bias=False, rngs=rngs, dtype=dtype)
 
-        self.blocks = stack(rngs)
-        self.final_norm = RMSNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
+        self.blocks = stacked_blocks(block, cfg.depth, rngs)
         joined = (cfg.dim, cfg.merge**2)  # the kernel of a convolution: channel, row, column
         self.downsample = Linear(joined, (cfg.out_dim,), bias=True, rngs=rngs, dtype=dtype)
         self.merger = GlmMerger(cfg, rngs=rngs, dtype=dtype)
@@ -144,12 +108,7 @@ class GlmVit(nnx.Module):
         x = x + self.position_embeddings(flat, valid.reshape(images, tokens * size))
         x = constrain(x, "batch", None, None)
         cos, sin = vision_rope(flat, self.cfg.rope_theta, self.cfg.head_dim)
-        graphdef, stacked = nnx.split(self.blocks)
-
-        def block(x: jax.Array, params: Any) -> tuple[jax.Array, None]:
-            return nnx.merge(graphdef, params)(x, cos, sin, valid), None
-
-        x, _ = jax.lax.scan(block, x, stacked)
+        x = run_blocks(self.blocks, x, cos=cos, sin=sin, valid=valid)
         x = self.final_norm(x).reshape(images, tokens, size, self.cfg.dim)
         return self.merger(self.downsample(x.swapaxes(2, 3)))
 
@@ -181,9 +140,7 @@ def glm_vit_rules(prefix: str, cfg: GlmVitConfig) -> list[Rule]:
         )
     ]
     rules += [Rule(f"{block}norm{n}.weight", f"{ours}norm{n}/scale", "vector") for n in (1, 2)]
-    for index, part in enumerate("qkv"):
-        rows = (index, 3)
-        rules.append(Rule(f"{block}attn.qkv.weight", f"{ours}attn/{part}/kernel", "linear", rows))
+    rules += fused(f"{block}attn.qkv.", f"{ours}attn/", "qkv", bias=False)
     rules.append(Rule(f"{block}attn.proj.weight", f"{ours}attn/o/kernel", "linear"))
     for part in ("gate", "up", "down"):
         key, param = f"mlp.{part}_proj.weight", f"mlp/{part}/kernel"

@@ -14,66 +14,36 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from model_ports.nn.linear import Linear
-from model_ports.vision.vit import VitBlock, patchify, run_blocks, stacked_blocks
+from model_ports.vision.vit import ClassTokenVit, VitConfig, run_blocks
 
 
 @dataclasses.dataclass(frozen=True)
-class InternViTConfig:
-    """Shape and numerics of the tower; every value comes from a checkpoint's config.json.
+class InternViTConfig(VitConfig):
+    """Shape and numerics of the tower.
 
     Attributes:
-        image_size: side of a tile in pixels; a multiple of ``patch``.
-        patch: side of a patch in pixels.
         qkv_bias: biases on queries, keys and values.
     """
 
-    layers: int
-    dim: int
-    heads: int
-    mlp_dim: int
-    image_size: int
-    patch: int
-    norm_eps: float
     qkv_bias: bool
 
-    @property
-    def side(self) -> int:
-        """Patches along one side of a tile."""
-        return self.image_size // self.patch
 
-
-class InternViT(nnx.Module):
+class InternViT(ClassTokenVit):
     """Tower from pixels to patch features."""
 
     def __init__(self, cfg: InternViTConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32):
-        self.cfg = cfg
-        pixels = 3 * cfg.patch**2
-        self.patch = Linear((pixels,), (cfg.dim,), bias=True, rngs=rngs, dtype=dtype)
-        self.cls = nnx.Param(jnp.zeros((cfg.dim,), dtype))
-        shape = (1 + cfg.side**2, cfg.dim)
-        self.positions = nnx.Param(0.02 * jax.random.normal(rngs.params(), shape, dtype))
-
-        def block(rngs: nnx.Rngs) -> VitBlock:
-            return VitBlock(
-                cfg.dim,
-                cfg.heads,
-                cfg.mlp_dim,
-                eps=cfg.norm_eps,
-                qkv_bias=cfg.qkv_bias,
-                layer_scale=True,
-                rngs=rngs,
-                dtype=dtype,
-            )
-
-        self.blocks = stacked_blocks(block, cfg.layers, rngs)
+        super().__init__(
+            cfg,
+            patch_bias=True,
+            qkv_bias=cfg.qkv_bias,
+            layer_scale=True,
+            rngs=rngs,
+            dtype=dtype,
+        )
 
     def __call__(self, tiles: jax.Array) -> jax.Array:
         """tiles [B, 3, S, S] -> patch features [B, P, D], without the class token."""
-        x = self.patch(patchify(tiles, self.cfg.patch).astype(self.cls[...].dtype))
-        cls = jnp.broadcast_to(self.cls[...], (x.shape[0], 1, self.cfg.dim))
-        x = jnp.concatenate([cls, x], axis=1) + self.positions[...]
-        return run_blocks(self.blocks, x)[:, 1:]
+        return run_blocks(self.blocks, self.embed(tiles))[:, 1:]
 
 
 def pixel_shuffle(x: jax.Array, factor: int) -> jax.Array:

@@ -8,6 +8,7 @@ Reference: transformers ``Qwen3VLVisionModel``.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,86 +16,31 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from model_ports.convert.rules import Rule
+from model_ports.convert.rules import Rule, fused, pair
 from model_ports.nn.interpolate import linear_taps, sample_table
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import MLP, gelu_tanh
 from model_ports.nn.norms import LayerNorm
 from model_ports.sharding import constrain
-from model_ports.vision.rotary import RotaryAttention, vision_rope
+from model_ports.vision.rotary import RotaryBlock, RotaryVitConfig, TokenMerger, vision_rope
 from model_ports.vision.vit import stacked_blocks
 
 NORM_EPS = 1e-6  # fixed in the reference, not part of any config
 
 
 @dataclasses.dataclass(frozen=True)
-class Qwen3VitConfig:
-    """Shape of the tower; every value comes from config.json's ``vision_config``.
+class Qwen3VitConfig(RotaryVitConfig):
+    """Shape of the tower.
 
     Attributes:
         side: rows and columns of the position table.
-        patch, temporal: a patch spans patch x patch pixels of ``temporal`` frames.
-        merge: patches along one side of a visual token.
         deepstack: indices, ascending, of the J blocks whose output is merged into features for
             the first J layers of the decoder.
     """
 
-    depth: int
-    dim: int
-    heads: int
     mlp_dim: int
-    out_dim: int
     side: int
-    patch: int
-    temporal: int
-    merge: int
     deepstack: tuple[int, ...]
-    rope_theta: float
-
-    @property
-    def head_dim(self) -> int:
-        """Width of a head."""
-        return self.dim // self.heads
-
-    @property
-    def patch_dim(self) -> int:
-        """P: three channels."""
-        return 3 * self.temporal * self.patch**2
-
-
-class Qwen3VitBlock(nnx.Module):
-    """Pre-norm transformer block; the MLP has GELU's tanh form."""
-
-    def __init__(self, cfg: Qwen3VitConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype):
-        self.norm1 = LayerNorm(cfg.dim, eps=NORM_EPS, dtype=dtype)
-        self.attn = RotaryAttention(cfg.dim, cfg.heads, rngs=rngs, dtype=dtype)
-        self.norm2 = LayerNorm(cfg.dim, eps=NORM_EPS, dtype=dtype)
-        self.mlp = MLP(cfg.dim, cfg.mlp_dim, cfg.dim, act=gelu_tanh, rngs=rngs, dtype=dtype)
-
-    def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, valid: jax.Array) -> jax.Array:
-        """x [X, S, D] -> [X, S, D]; arguments as in RotaryAttention."""
-        x = x + self.attn(self.norm1(x), cos, sin, valid=valid)
-        return constrain(x + self.mlp(self.norm2(x)), "batch", None, None)
-
-
-class TokenMerger(nnx.Module):
-    """Joins the C patches of a visual token and projects them to the decoder's width.
-
-    Args:
-        norm_joined: LayerNorm over the joined patches (DeepStack) instead of over each patch.
-    """
-
-    def __init__(self, cfg: Qwen3VitConfig, *, norm_joined: bool, rngs: nnx.Rngs, dtype: jnp.dtype):
-        self.width = cfg.dim * cfg.merge**2
-        self.norm_joined = norm_joined
-        self.norm = LayerNorm(self.width if norm_joined else cfg.dim, eps=NORM_EPS, dtype=dtype)
-        self.mlp = MLP(self.width, self.width, cfg.out_dim, rngs=rngs, dtype=dtype)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """x [..., S, D] -> [..., W, out_dim]; the patches of a token are neighbours in S."""
-        joined = (*x.shape[:-2], -1, self.width)
-        x = self.norm(x.reshape(joined)) if self.norm_joined else self.norm(x).reshape(joined)
-        return self.mlp(x)
 
 
 class Qwen3Vit(nnx.Module):
@@ -106,14 +52,24 @@ class Qwen3Vit(nnx.Module):
         table = 0.02 * jax.random.normal(rngs.params(), (cfg.side**2, cfg.dim), dtype)
         self.positions = nnx.Param(table)
 
-        def block(rngs: nnx.Rngs) -> Qwen3VitBlock:
-            return Qwen3VitBlock(cfg, rngs=rngs, dtype=dtype)
+        norm = partial(LayerNorm, eps=NORM_EPS, dtype=dtype)
+
+        def block(rngs: nnx.Rngs) -> RotaryBlock:
+            size = (cfg.dim, cfg.mlp_dim, cfg.dim)
+            return RotaryBlock(
+                cfg,
+                norm=partial(norm, cfg.dim),
+                mlp=partial(MLP, *size, act=gelu_tanh, rngs=rngs, dtype=dtype),
+                rngs=rngs,
+                dtype=dtype,
+            )
 
         def deepstack(rngs: nnx.Rngs) -> TokenMerger:
-            return TokenMerger(cfg, norm_joined=True, rngs=rngs, dtype=dtype)
+            joined = norm(cfg.dim * cfg.merge**2)
+            return TokenMerger(cfg, joined, rngs=rngs, dtype=dtype)
 
         self.blocks = stacked_blocks(block, cfg.depth, rngs)
-        self.merger = TokenMerger(cfg, norm_joined=False, rngs=rngs, dtype=dtype)
+        self.merger = TokenMerger(cfg, norm(cfg.dim), rngs=rngs, dtype=dtype)
         count = len(cfg.deepstack)
         self.deepstack = stacked_blocks(deepstack, count, rngs) if count else None
 
@@ -172,7 +128,7 @@ class Qwen3Vit(nnx.Module):
 
         def block(carry: tuple[jax.Array, jax.Array], xs: Any) -> Any:
             (x, taken), (params, slot) = carry, xs
-            x = nnx.merge(graphdef, params)(x, cos, sin, valid)
+            x = nnx.merge(graphdef, params)(x, cos, sin, valid=valid)
             return (x, jax.lax.dynamic_update_index_in_dim(taken, x, slot, 0)), None
 
         taken = jnp.zeros((count + 1, *x.shape), x.dtype)
@@ -184,34 +140,28 @@ def qwen3_vit_rules(prefix: str, cfg: Qwen3VitConfig) -> list[Rule]:
     """Key table of the tower; ``prefix`` is ``model.visual.``."""
     block, ours = f"{prefix}blocks.{{l}}.", "vision/blocks/"
     kernel = (cfg.dim, 3, cfg.temporal, cfg.patch, cfg.patch)
+    embed = f"{prefix}patch_embed.proj"
     rules = [
-        Rule(
-            f"{prefix}patch_embed.proj.weight", "vision/patch_embed/kernel", "linear", shape=kernel
-        ),
-        Rule(f"{prefix}patch_embed.proj.bias", "vision/patch_embed/bias", "vector"),
+        Rule(f"{embed}.weight", "vision/patch_embed/kernel", "linear", shape=kernel),
+        Rule(f"{embed}.bias", "vision/patch_embed/bias", "vector"),
         Rule(f"{prefix}pos_embed.weight", "vision/positions", "vector"),
+        *fused(f"{block}attn.qkv.", f"{ours}attn/", "qkv"),
+        *pair(f"{block}attn.proj", f"{ours}attn/o", "linear"),
+        *pair(f"{block}norm1", f"{ours}norm1", "vector"),
+        *pair(f"{block}norm2", f"{ours}norm2", "vector"),
+        *_mlp(f"{block}mlp", f"{ours}mlp"),
     ]
-
-    def linear(key: str, param: str, rows: tuple[int, int] | None = None) -> None:
-        rules.append(Rule(f"{key}.weight", f"{param}/kernel", "linear", rows))
-        rules.append(Rule(f"{key}.bias", f"{param}/bias", "vector", rows))
-
-    def norm(key: str, param: str) -> None:
-        rules.append(Rule(f"{key}.weight", f"{param}/scale", "vector"))
-        rules.append(Rule(f"{key}.bias", f"{param}/bias", "vector"))
-
-    for index, part in enumerate("qkv"):
-        linear(f"{block}attn.qkv", f"{ours}attn/{part}", (index, 3))
-    linear(f"{block}attn.proj", f"{ours}attn/o")
-    norm(f"{block}norm1", f"{ours}norm1")
-    norm(f"{block}norm2", f"{ours}norm2")
-    linear(f"{block}mlp.linear_fc1", f"{ours}mlp/fc1")
-    linear(f"{block}mlp.linear_fc2", f"{ours}mlp/fc2")
     mergers = [(f"{prefix}merger", "vision/merger")]
     if cfg.deepstack:
         mergers.append((f"{prefix}deepstack_merger_list.{{l}}", "vision/deepstack"))
     for key, param in mergers:
-        norm(f"{key}.norm", f"{param}/norm")
-        linear(f"{key}.linear_fc1", f"{param}/mlp/fc1")
-        linear(f"{key}.linear_fc2", f"{param}/mlp/fc2")
+        rules += [*pair(f"{key}.norm", f"{param}/norm", "vector"), *_mlp(key, f"{param}/mlp")]
     return rules
+
+
+def _mlp(key: str, param: str) -> list[Rule]:
+    return [
+        rule
+        for part in ("fc1", "fc2")
+        for rule in pair(f"{key}.linear_{part}", f"{param}/{part}", "linear")
+    ]

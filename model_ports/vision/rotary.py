@@ -1,8 +1,12 @@
-"""Attention of vision towers with rotary rows and columns, within windows or within an image.
+"""Parts of towers that read one grid of patches and turn queries and keys with row and column.
 
 Axis letters: X images (of all samples), W windows, C patches of a window, S = W * C patches,
-N heads, H head dim, D width.
+N heads, H head dim, D width, M visual tokens (blocks of patches).
 """
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +14,45 @@ from flax import nnx
 
 from model_ports.nn.attention import full_attention, masked_attention
 from model_ports.nn.linear import Linear
+from model_ports.nn.mlp import MLP, GatedMLP
+from model_ports.nn.norms import LayerNorm, RMSNorm
 from model_ports.nn.rope import apply_rope, inverse_frequencies
 from model_ports.sharding import constrain
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryVitConfig:
+    """What the towers have in common; every value comes from config.json's ``vision_config``.
+
+    Attributes:
+        out_dim: width of the visual tokens.
+        patch, temporal: a patch spans patch x patch pixels of ``temporal`` frames.
+        merge: patches along one side of a visual token.
+    """
+
+    depth: int
+    dim: int
+    heads: int
+    out_dim: int
+    patch: int
+    temporal: int
+    merge: int
+    rope_theta: float
+
+    @property
+    def head_dim(self) -> int:
+        """H."""
+        return self.dim // self.heads
+
+    @property
+    def patch_dim(self) -> int:
+        """Values of a patch, three channels."""
+        return 3 * self.temporal * self.patch**2
+
+    @property
+    def window_side(self) -> int:
+        """Visual tokens along one side of an attention window; 1 for a tower without windows."""
+        return 1
 
 
 def vision_rope(hw: jax.Array, theta: float, head_dim: int) -> tuple[jax.Array, jax.Array]:
@@ -82,3 +123,58 @@ class RotaryAttention(nnx.Module):
         else:
             z = jax.lax.cond(full, within_image, within_windows, q, k, v)
         return self.o(constrain(z, "batch", None, "heads", None))
+
+
+class RotaryBlock(nnx.Module):
+    """Pre-norm transformer block.
+
+    Args:
+        norm, mlp: make a norm over D, and an MLP from D to D.
+        bias: on the projections of attention.
+    """
+
+    def __init__(
+        self,
+        cfg: RotaryVitConfig,
+        *,
+        norm: Callable[[], LayerNorm | RMSNorm],
+        mlp: Callable[[], MLP | GatedMLP],
+        bias: bool = True,
+        rngs: nnx.Rngs,
+        dtype: jnp.dtype,
+    ):
+        self.norm1, self.norm2 = norm(), norm()
+        self.attn = RotaryAttention(cfg.dim, cfg.heads, bias=bias, rngs=rngs, dtype=dtype)
+        self.mlp = mlp()
+
+    def __call__(self, x: jax.Array, cos: jax.Array, sin: jax.Array, **attention: Any) -> jax.Array:
+        """x [X, S, D] -> [X, S, D]; keyword arguments as in RotaryAttention."""
+        x = x + self.attn(self.norm1(x), cos, sin, **attention)
+        return constrain(x + self.mlp(self.norm2(x)), "batch", None, None)
+
+
+class TokenMerger(nnx.Module):
+    """Joins the patches of a visual token and projects them to the decoder's width.
+
+    Args:
+        norm: over each patch, or over the joined patches if its width is theirs.
+    """
+
+    def __init__(
+        self,
+        cfg: RotaryVitConfig,
+        norm: LayerNorm | RMSNorm,
+        *,
+        rngs: nnx.Rngs,
+        dtype: jnp.dtype,
+    ):
+        self.width = cfg.dim * cfg.merge**2
+        self.norm = norm
+        self.mlp = MLP(self.width, self.width, cfg.out_dim, rngs=rngs, dtype=dtype)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x [..., S, D] -> [..., M, out_dim]; the patches of a token are neighbours in S."""
+        joined = (*x.shape[:-2], -1, self.width)
+        if self.norm.scale.shape[-1] == self.width:
+            return self.mlp(self.norm(x.reshape(joined)))
+        return self.mlp(self.norm(x).reshape(joined))

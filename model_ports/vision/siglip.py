@@ -5,43 +5,26 @@ Axis letters: B images, P patches of an image, C values of a patch, D width.
 Reference: transformers ``SiglipVisionModel`` without its pooling head.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Rule, pair
-from model_ports.errors import UserError
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import gelu_tanh
 from model_ports.nn.norms import LayerNorm
-from model_ports.vision.vit import VitBlock, block_rules, run_blocks, stacked_blocks
+from model_ports.vision.vit import (
+    VitBlock,
+    VitConfig,
+    block_rules,
+    read_vit,
+    run_blocks,
+    stacked_blocks,
+)
 
-
-@dataclasses.dataclass(frozen=True)
-class SiglipConfig:
-    """Shape and numerics of the tower; every value comes from a checkpoint's config.json.
-
-    Attributes:
-        side: rows and columns of the position table, and of an image's patches where images
-            have a fixed size.
-        patch: side of a patch in pixels.
-    """
-
-    layers: int
-    dim: int
-    heads: int
-    mlp_dim: int
-    side: int
-    patch: int
-    norm_eps: float
-
-    @property
-    def image_size(self) -> int:
-        """Side of a fixed-size image in pixels."""
-        return self.side * self.patch
+NORM_EPS = 1e-6  # ``SiglipVisionConfig``'s default, as is the patch size
+PATCH = 16
 
 
 class Siglip(nnx.Module):
@@ -54,7 +37,7 @@ class Siglip(nnx.Module):
 
     def __init__(
         self,
-        cfg: SiglipConfig,
+        cfg: VitConfig,
         *,
         rngs: nnx.Rngs,
         dtype: jnp.dtype = jnp.float32,
@@ -66,15 +49,7 @@ class Siglip(nnx.Module):
         self.positions = nnx.Param(0.02 * jax.random.normal(rngs.params(), table, dtype))
 
         def block(rngs: nnx.Rngs) -> VitBlock:
-            return VitBlock(
-                cfg.dim,
-                cfg.heads,
-                cfg.mlp_dim,
-                eps=cfg.norm_eps,
-                act=gelu_tanh,
-                rngs=rngs,
-                dtype=dtype,
-            )
+            return VitBlock(cfg, act=gelu_tanh, rngs=rngs, dtype=dtype)
 
         self.blocks = stacked_blocks(block, cfg.layers, rngs)
         self.norm = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype) if final_norm else None
@@ -103,7 +78,7 @@ class Siglip(nnx.Module):
         return x if self.norm is None or blocks is not None else self.norm(x)
 
 
-def read_siglip(reader: ConfigReader) -> SiglipConfig:
+def read_siglip(reader: ConfigReader) -> VitConfig:
     """The tower of a ``siglip_vision_model`` config; the caller finishes the reader.
 
     transformers leaves out of the file what equals its defaults; they are the defaults here.
@@ -113,27 +88,12 @@ def read_siglip(reader: ConfigReader) -> SiglipConfig:
     """
     reader.expect("hidden_act", "gelu_pytorch_tanh")
     reader.expect("num_channels", 3)
-    size, patch = reader.take("image_size", int), reader.take("patch_size", int, 16)
-    heads, dim = reader.take("num_attention_heads", int), reader.take("hidden_size", int)
-    if patch < 1 or size < patch or size % patch:
-        raise UserError(
-            f"{reader.where}: image_size {size} is not a multiple of patch_size {patch}"
-        )
-    if heads < 1 or dim % heads:
-        raise UserError(f"{reader.where}: hidden_size {dim} is not a multiple of {heads} heads")
-    return SiglipConfig(
-        layers=reader.take("num_hidden_layers", int),
-        dim=dim,
-        heads=heads,
-        mlp_dim=reader.take("intermediate_size", int),
-        side=size // patch,
-        patch=patch,
-        norm_eps=reader.take("layer_norm_eps", float, 1e-6),
-    )
+    size, patch = reader.take("image_size", int), reader.take("patch_size", int, PATCH)
+    return read_vit(reader, image_size=size, patch=patch, eps=NORM_EPS)
 
 
 def siglip_rules(
-    prefix: str, cfg: SiglipConfig, *, final_norm: bool = True, conv: bool = True
+    prefix: str, cfg: VitConfig, *, final_norm: bool = True, conv: bool = True
 ) -> list[Rule]:
     """Key table of the tower, transformers' names.
 

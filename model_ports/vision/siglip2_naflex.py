@@ -16,18 +16,18 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.configs import ConfigReader
-from model_ports.convert.rules import Layout, Rule, pair
+from model_ports.convert.rules import Layout, Rule, fused, pair
 from model_ports.errors import UserError
 from model_ports.nn.interpolate import antialias_weights, blend_table
 from model_ports.nn.mlp import MLP, gelu_tanh
 from model_ports.nn.norms import LayerNorm
-from model_ports.vision.siglip import Siglip, SiglipConfig, siglip_rules
-from model_ports.vision.vit import VitAttention
+from model_ports.vision.siglip import NORM_EPS, Siglip, siglip_rules
+from model_ports.vision.vit import VitAttention, VitConfig, read_vit
 
 
 @dataclasses.dataclass(frozen=True)
-class NaflexConfig(SiglipConfig):
-    """Shape and numerics of the tower; every value comes from a checkpoint's config.json.
+class NaflexConfig(VitConfig):
+    """Shape and numerics of the tower.
 
     Attributes:
         pooling: the file has a pooling head.
@@ -107,9 +107,6 @@ def read_naflex(reader: ConfigReader, *, patch: int) -> NaflexConfig:
     reader.expect("model_type", "siglip2_vision_model")
     reader.expect("hidden_act", "gelu_pytorch_tanh")
     reader.expect("num_channels", 3)
-    heads, dim = reader.take("num_attention_heads", int), reader.take("hidden_size", int)
-    if heads < 1 or dim % heads:
-        raise UserError(f"{reader.where}: hidden_size {dim} is not a multiple of {heads} heads")
     table = reader.take("num_patches", int, 256)
     side = round(max(table, 0) ** 0.5)
     if side < 1 or side**2 != table:
@@ -117,21 +114,9 @@ def read_naflex(reader: ConfigReader, *, patch: int) -> NaflexConfig:
             f"{reader.where}: num_patches = {table}; expected a square, the entries of the "
             "position table"
         )
-    cfg = NaflexConfig(
-        layers=reader.take("num_hidden_layers", int),
-        dim=dim,
-        heads=heads,
-        mlp_dim=reader.take("intermediate_size", int),
-        side=side,
-        patch=reader.take("patch_size", int, patch),
-        norm_eps=reader.take("layer_norm_eps", float, 1e-6),
-        pooling=reader.take("vision_use_head", bool, True),
-    )
-    if min(cfg.layers, cfg.patch) < 1:
-        raise UserError(
-            f"{reader.where}: num_hidden_layers = {cfg.layers}, patch_size = {cfg.patch}; "
-            "expected positive numbers"
-        )
+    patch = reader.take("patch_size", int, patch)
+    shape = read_vit(reader, image_size=side * patch, patch=patch, eps=NORM_EPS)
+    cfg = NaflexConfig(**vars(shape), pooling=reader.take("vision_use_head", bool, True))
     reader.finish()
     return cfg
 
@@ -147,10 +132,7 @@ def naflex_rules(prefix: str, cfg: NaflexConfig) -> list[Rule]:
         return rules
     head, ours = f"{prefix}head.", "vision/head/"
     rules.append(Rule(f"{head}probe", f"{ours}probe", "vector", shape=(1, 1, cfg.dim)))
-    for index, part in enumerate("qkv"):
-        key, param, rows = f"{head}attention.in_proj_", f"{ours}attn/{part}", (index, 3)
-        rules.append(Rule(f"{key}weight", f"{param}/kernel", "linear", rows))
-        rules.append(Rule(f"{key}bias", f"{param}/bias", "vector", rows))
+    rules += fused(f"{head}attention.in_proj_", f"{ours}attn/", "qkv")
     parts: tuple[tuple[str, str, Layout], ...] = (
         ("attention.out_proj", "attn/o", "linear"),
         ("layernorm", "norm", "vector"),

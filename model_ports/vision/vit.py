@@ -1,8 +1,10 @@
-"""Parts of plain vision transformers: patches, pre-norm blocks, and a scan over stacked blocks.
+"""Parts of plain vision transformers: patches, a class token, pre-norm blocks, and a scan over
+stacked blocks.
 
 Axis letters: B crops, S side of a crop in pixels, P tokens of a crop, D width, N heads, L blocks.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +12,68 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from model_ports.configs import ConfigReader
 from model_ports.convert.rules import Layout, Rule, pair
+from model_ports.errors import UserError
 from model_ports.nn.attention import full_attention
 from model_ports.nn.linear import Linear
 from model_ports.nn.mlp import MLP, gelu
 from model_ports.nn.norms import LayerNorm
 from model_ports.sharding import constrain
+
+
+@dataclasses.dataclass(frozen=True)
+class VitConfig:
+    """Shape and numerics of a tower; every value comes from a checkpoint's config.json.
+
+    Attributes:
+        side: rows and columns of the position table, and of an image's patches where images
+            have a fixed size.
+        patch: side of a patch in pixels.
+    """
+
+    layers: int
+    dim: int
+    heads: int
+    mlp_dim: int
+    side: int
+    patch: int
+    norm_eps: float
+
+    @property
+    def image_size(self) -> int:
+        """Side of a fixed-size image in pixels."""
+        return self.side * self.patch
+
+
+def read_vit(
+    reader: ConfigReader, *, image_size: int, patch: int, eps: float | None = None
+) -> VitConfig:
+    """A tower with transformers' attribute names; the caller takes its image and patch size.
+
+    Args:
+        image_size, patch: in pixels.
+        eps: epsilon of norms, where the config may leave it out.
+
+    Raises:
+        UserError: a missing attribute, or sizes that do not divide.
+    """
+    heads, dim = reader.take("num_attention_heads", int), reader.take("hidden_size", int)
+    if image_size % patch or dim % heads:
+        raise UserError(
+            f"{reader.where}: image_size {image_size} must be a multiple of patch_size {patch}, "
+            f"and hidden_size {dim} of num_attention_heads {heads}"
+        )
+    given = () if eps is None else (eps,)
+    return VitConfig(
+        layers=reader.take("num_hidden_layers", int),
+        dim=dim,
+        heads=heads,
+        mlp_dim=reader.take("intermediate_size", int),
+        side=image_size // patch,
+        patch=patch,
+        norm_eps=reader.take("layer_norm_eps", float, *given),
+    )
 
 
 def patchify(crops: jax.Array, patch: int) -> jax.Array:
@@ -62,11 +120,8 @@ class VitBlock(nnx.Module):
 
     def __init__(
         self,
-        dim: int,
-        heads: int,
-        mlp_dim: int,
+        cfg: VitConfig,
         *,
-        eps: float,
         qkv_bias: bool = True,
         act: Callable[[jax.Array], jax.Array] = gelu,
         layer_scale: bool = False,
@@ -74,13 +129,13 @@ class VitBlock(nnx.Module):
         dtype: jnp.dtype,
     ) -> None:
         def scale() -> nnx.Param[jax.Array] | None:
-            return nnx.Param(jnp.full((dim,), 0.1, dtype)) if layer_scale else None
+            return nnx.Param(jnp.full((cfg.dim,), 0.1, dtype)) if layer_scale else None
 
-        self.norm1 = LayerNorm(dim, eps=eps, dtype=dtype)
-        self.attn = VitAttention(dim, heads, qkv_bias=qkv_bias, rngs=rngs, dtype=dtype)
+        self.norm1 = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
+        self.attn = VitAttention(cfg.dim, cfg.heads, qkv_bias=qkv_bias, rngs=rngs, dtype=dtype)
         self.scale1 = scale()
-        self.norm2 = LayerNorm(dim, eps=eps, dtype=dtype)
-        self.mlp = MLP(dim, mlp_dim, dim, act=act, rngs=rngs, dtype=dtype)
+        self.norm2 = LayerNorm(cfg.dim, eps=cfg.norm_eps, dtype=dtype)
+        self.mlp = MLP(cfg.dim, cfg.mlp_dim, cfg.dim, act=act, rngs=rngs, dtype=dtype)
         self.scale2 = scale()
 
     def __call__(self, x: jax.Array, valid: jax.Array | None = None) -> jax.Array:
@@ -148,3 +203,37 @@ def run_blocks(blocks: Any, x: jax.Array, *, count: int | None = None, **kwargs:
 
     x, _ = jax.lax.scan(block, x, stacked)
     return x
+
+
+class ClassTokenVit(nnx.Module):
+    """Patches of a crop behind a class token, with learned positions, and blocks.
+
+    Args:
+        patch_bias: bias of the patch embedding.
+        block: options of VitBlock.
+    """
+
+    def __init__(
+        self,
+        cfg: VitConfig,
+        *,
+        patch_bias: bool,
+        rngs: nnx.Rngs,
+        dtype: jnp.dtype,
+        **block: Any,
+    ) -> None:
+        self.cfg = cfg
+        pixels = 3 * cfg.patch**2
+        self.patch = Linear((pixels,), (cfg.dim,), bias=patch_bias, rngs=rngs, dtype=dtype)
+        self.cls = nnx.Param(jnp.zeros((cfg.dim,), dtype))
+        table = (1 + cfg.side**2, cfg.dim)
+        self.positions = nnx.Param(0.02 * jax.random.normal(rngs.params(), table, dtype))
+        self.blocks = stacked_blocks(
+            lambda r: VitBlock(cfg, rngs=r, dtype=dtype, **block), cfg.layers, rngs
+        )
+
+    def embed(self, crops: jax.Array) -> jax.Array:
+        """crops [B, 3, S, S] -> [B, 1 + P, D], the class token first."""
+        x = self.patch(patchify(crops, self.cfg.patch).astype(self.cls[...].dtype))
+        cls = jnp.broadcast_to(self.cls[...], (x.shape[0], 1, self.cfg.dim))
+        return jnp.concatenate([cls, x], axis=1) + self.positions[...]

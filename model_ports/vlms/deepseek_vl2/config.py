@@ -64,9 +64,9 @@ def _read_vision(reader: ConfigReader) -> tuple[int, NaflexConfig]:
     side, patch = reader.take("image_size", int, 384), reader.take("patch_size", int, 16)
     dim, heads = reader.take("width", int, 1024), reader.take("heads", int, 16)
     ratio = reader.take("mlp_ratio", float, 4.0)
-    if patch < 1 or side < patch:
+    if side < patch:
         raise UserError(f"{reader.where}: image_size {side} is less than one patch of {patch}")
-    if heads < 1 or dim % heads:
+    if dim % heads:
         raise UserError(f"{reader.where}: width {dim} is not a multiple of {heads} heads")
     vision = NaflexConfig(
         layers=reader.take("layers", int, 24),

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from model_ports.backbones.deepseek_moe import deepseek_moe_rules
-from model_ports.convert.rules import Layout, Rule, pair
+from model_ports.convert.rules import Layout, Rule, fused, pair
 from model_ports.decoder import Decoder
 from model_ports.images.letterbox import VIEW_SEPARATOR
 from model_ports.nn.mlp import MLP
 from model_ports.vision.siglip import Siglip
 from model_ports.vision.siglip2_naflex import NaflexConfig, PoolingHead
 from model_ports.vision.vit import patchify
-from model_ports.vlm import VLM
+from model_ports.vlm import VLM, each_image
 from model_ports.vlms.deepseek_vl2.config import JOINED, DeepseekVl2Config
 from model_ports.vlms.llava_common.features import in_rows
 
@@ -49,13 +49,14 @@ class DeepseekVl2(VLM):
             images: ``crops`` float32 [B, I, 3, S, S], and ``index`` int32 [B, V], the token of
                 the crops at each place (negative: a separator). Zero padding changes nothing.
         """
-        crops, index = images["crops"], images["index"]
-        cfg = self.vision.cfg
-        used = cfg.side * cfg.patch
-        flat = crops.reshape(-1, *crops.shape[2:])[:, :, :used, :used]
-        tokens = self.projector_mlp(join(self.vision(patchify(flat, cfg.patch)), cfg.side))
-        tokens = tokens.reshape(crops.shape[0], -1, tokens.shape[-1])
-        rows = in_rows(tokens, index, self.newline[...])
+        cfg, index = self.vision.cfg, images["index"]
+        used = cfg.image_size  # whole patches of a crop
+
+        def tokens(crops: jax.Array) -> jax.Array:
+            patches = self.vision(patchify(crops[:, :, :used, :used], cfg.patch))
+            return self.projector_mlp(join(patches, cfg.side))
+
+        rows = in_rows(each_image(images["crops"], tokens), index, self.newline[...])
         between = (index == VIEW_SEPARATOR)[:, :, None]
         return jnp.where(between, self.view_separator[...].astype(rows.dtype), rows)
 
@@ -120,21 +121,11 @@ def _tower_rules(cfg: NaflexConfig) -> list[Rule]:
         Rule("vision.patch_embed.proj.bias", "vision/patch/bias", "vector"),
         Rule(f"{pool}latent", "vision/head/probe", "vector", shape=latent),
         *pair("vision.norm", "vision/norm", "vector"),
-        *_fused(f"{block}attn.qkv", "vision/blocks/attn/", "qkv"),
-        *_fused(f"{pool}kv", "vision/head/attn/", "kv"),
+        *fused(f"{block}attn.qkv.", "vision/blocks/attn/", "qkv"),
+        *fused(f"{pool}kv.", "vision/head/attn/", "kv"),
     ]
     for key, ours, layout in _BLOCK:
         rules += pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
     for key, ours, layout in _POOL:
         rules += pair(f"{pool}{key}", f"vision/head/{ours}", layout)
-    return rules
-
-
-def _fused(key: str, ours: str, parts: str) -> list[Rule]:
-    """Several projections in one tensor, one after another."""
-    rules = []
-    for index, part in enumerate(parts):
-        rows = (index, len(parts))
-        rules.append(Rule(f"{key}.weight", f"{ours}{part}/kernel", "linear", rows))
-        rules.append(Rule(f"{key}.bias", f"{ours}{part}/bias", "vector", rows))
     return rules

@@ -4,7 +4,7 @@ from model_ports.box_format import BoxFormat
 from model_ports.port import Port
 from model_ports.vlms.glm4v.config import read_config
 from model_ports.vlms.glm4v.model import Glm4v, layouts
-from model_ports.vlms.glm4v.processor import load_processor
+from model_ports.vlms.glm4v.processor import Glm4vProcessor
 
 PORT = Port(
     family="glm4v",
@@ -12,7 +12,7 @@ PORT = Port(
     read_config=read_config,
     build=Glm4v,
     layouts=layouts,
-    processor=load_processor,
+    processor=Glm4vProcessor.load,
     # Per mille of the stored image's sides; printed numbers are 0 to 999.
     box=BoxFormat(
         units="norm1000",

@@ -1,8 +1,5 @@
 """InternVL: InternViT on tiles, pixel shuffle, projector, and a language model. See README.md."""
 
-import jax.numpy as jnp
-from flax import nnx
-
 from model_ports.box_format import BoxFormat
 from model_ports.port import Port
 from model_ports.vlms.internvl.config import InternVLConfig, read_config, settle
@@ -24,17 +21,11 @@ __all__ = [
     "InternVLProcessor",
 ]
 
-
-def build(config: InternVLConfig, rngs: nnx.Rngs, dtype: jnp.dtype) -> InternVL:
-    """The model."""
-    return InternVL(config, rngs=rngs, dtype=dtype)
-
-
 PORT = Port(
     family="internvl",
     model_types=("internvl_chat", "internvl"),
     read_config=read_config,
-    build=build,
+    build=InternVL,
     layouts=layouts,
     processor=load,
     # Scale 0-1000 of the whole image, whatever the tiles.

@@ -15,11 +15,12 @@ from model_ports.backbones.llama_like import llama_like_rules
 from model_ports.backbones.qwen2 import read_qwen2
 from model_ports.backbones.qwen3 import read_qwen3
 from model_ports.block import DecoderConfig
-from model_ports.configs import ConfigReader
+from model_ports.configs import ConfigReader, read_image_token
 from model_ports.convert.rules import Rule
 from model_ports.errors import UserError
 from model_ports.images.tiling import Tiling
 from model_ports.vision.intern_vit import InternViTConfig
+from model_ports.vision.vit import read_vit
 
 Format = Literal["remote", "hf"]
 
@@ -166,7 +167,7 @@ def _read_hf(raw: Mapping[str, Any]) -> InternVLConfig:
     shuffle = _read_shuffle(reader, vision)
     tokens = vision.side // shuffle
     reader.expect("image_seq_length", tokens**2)
-    image_token = reader.take("image_token_id", int)
+    image_token = read_image_token(reader, decoder.vocab)
     tiling = Tiling(
         tile=vision.image_size, tokens=tokens, min_tiles=1, max_tiles=12, thumbnail=True
     )
@@ -261,20 +262,7 @@ def _finish_vision(
     reader.expect("norm_type", "layer_norm")
     reader.expect("hidden_act", "gelu")
     reader.expect("num_channels", 3)
-    cfg = InternViTConfig(
-        layers=reader.take("num_hidden_layers", int),
-        dim=reader.take("hidden_size", int),
-        heads=reader.take("num_attention_heads", int),
-        mlp_dim=reader.take("intermediate_size", int),
-        image_size=image_size,
-        patch=patch,
-        norm_eps=reader.take("layer_norm_eps", float),
-        qkv_bias=qkv_bias,
-    )
-    if cfg.image_size % cfg.patch or cfg.dim % cfg.heads:
-        raise UserError(
-            f"{reader.where}: image_size {cfg.image_size} must be a multiple of patch_size "
-            f"{cfg.patch}, and hidden_size {cfg.dim} of num_attention_heads {cfg.heads}"
-        )
+    shape = read_vit(reader, image_size=image_size, patch=patch)
+    cfg = InternViTConfig(**vars(shape), qkv_bias=qkv_bias)
     reader.finish()
     return cfg

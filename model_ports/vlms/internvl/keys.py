@@ -8,7 +8,7 @@ which some published files use (``model.language_model.``, ``lm_head``).
 from collections.abc import Mapping, Sequence
 
 from model_ports.backbones.llama_like import llama_like_rules
-from model_ports.convert.rules import Layout, Rule, pair
+from model_ports.convert.rules import Layout, Rule, fused, pair
 from model_ports.vlms.internvl.config import BACKBONES, InternVLConfig
 
 # (published suffix, transformers suffix, our name, layout of the weight); all with biases.
@@ -67,11 +67,8 @@ def _remote(config: InternVLConfig) -> list[Rule]:
         Rule(f"{block}ls1", "vision/blocks/scale1", "vector"),
         Rule(f"{block}ls2", "vision/blocks/scale2", "vector"),
     ]
-    for index, part in enumerate("qkv"):
-        fused, ours = f"{block}attn.qkv", f"vision/blocks/attn/{part}"
-        rules.append(Rule(f"{fused}.weight", f"{ours}/kernel", "linear", rows=(index, 3)))
-        if config.vision.qkv_bias:
-            rules.append(Rule(f"{fused}.bias", f"{ours}/bias", "vector", rows=(index, 3)))
+    bias = config.vision.qkv_bias
+    rules += fused(f"{block}attn.qkv.", "vision/blocks/attn/", "qkv", bias=bias)
     for key, _, ours, layout in _BLOCK:
         rules += pair(f"{block}{key}", f"vision/blocks/{ours}", layout)
     for key, _, ours, layout in _PROJECTOR:

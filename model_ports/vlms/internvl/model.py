@@ -11,7 +11,7 @@ from model_ports.decoder import Decoder
 from model_ports.nn.mlp import MLP
 from model_ports.nn.norms import LayerNorm
 from model_ports.vision.intern_vit import InternViT, pixel_shuffle
-from model_ports.vlm import VLM
+from model_ports.vlm import VLM, each_image
 from model_ports.vlms.internvl.config import InternVLConfig
 
 # ``torch.nn.LayerNorm``'s default; the checkpoints' configs do not state it.
@@ -34,11 +34,11 @@ class Projector(nnx.Module):
 class InternVL(VLM):
     """Any InternVL of versions 2.5 to 3.5; they differ in the decoder's config only."""
 
-    def __init__(self, cfg: InternVLConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32):
-        super().__init__(Decoder(cfg.decoder, rngs=rngs, dtype=dtype))
-        self.shuffle = cfg.shuffle
-        self.vision = InternViT(cfg.vision, rngs=rngs, dtype=dtype)
-        self.projector = Projector(cfg, rngs=rngs, dtype=dtype)
+    def __init__(self, config: InternVLConfig, rngs: nnx.Rngs, dtype: jnp.dtype):
+        super().__init__(Decoder(config.decoder, rngs=rngs, dtype=dtype))
+        self.shuffle = config.shuffle
+        self.vision = InternViT(config.vision, rngs=rngs, dtype=dtype)
+        self.projector = Projector(config, rngs=rngs, dtype=dtype)
 
     def features(self, images: dict[str, jax.Array]) -> jax.Array:
         """Visual tokens of all tiles in order.
@@ -49,7 +49,8 @@ class InternVL(VLM):
         Returns:
             [B, I * tokens per tile, D].
         """
-        tiles = images["tiles"]
-        patches = self.vision(tiles.reshape(-1, *tiles.shape[2:]))
-        tokens = self.projector(pixel_shuffle(patches, self.shuffle))
-        return tokens.reshape(tiles.shape[0], -1, tokens.shape[-1])
+
+        def tokens(tiles: jax.Array) -> jax.Array:
+            return self.projector(pixel_shuffle(self.vision(tiles), self.shuffle))
+
+        return each_image(images["tiles"], tokens)

@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from model_ports.backbones.llama import read_llama, read_nested_llama
 from model_ports.block import DecoderConfig
-from model_ports.configs import ConfigReader
+from model_ports.configs import ConfigReader, read_image_token
 from model_ports.errors import UserError
 from model_ports.images.anyres import AnyRes
-from model_ports.vision.clip import ClipConfig, read_clip
+from model_ports.vision.clip import NORM_EPS, read_clip
+from model_ports.vision.vit import VitConfig
 
 Format = Literal["hf", "original"]
 
@@ -23,9 +24,9 @@ PINPOINTS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 
 # Shapes of the towers that original configs name. The weights are the checkpoint's own: the
 # tower was trained on.
-TOWERS: Mapping[str, ClipConfig] = {
-    "clip-vit-large-patch14-336": ClipConfig(
-        layers=24, dim=1024, heads=16, mlp_dim=4096, image_size=336, patch=14
+TOWERS: Mapping[str, VitConfig] = {
+    "clip-vit-large-patch14-336": VitConfig(
+        layers=24, dim=1024, heads=16, mlp_dim=4096, side=24, patch=14, norm_eps=NORM_EPS
     ),
 }
 
@@ -44,7 +45,7 @@ class LlavaNextConfig:
     """
 
     decoder: DecoderConfig
-    vision: ClipConfig
+    vision: VitConfig
     vision_blocks: int
     crops: AnyRes
     file_format: Format
@@ -69,19 +70,13 @@ def _read_hf(reader: ConfigReader) -> LlavaNextConfig:
     tied = reader.take("tie_word_embeddings", bool, False)
     decoder = read_nested_llama(reader, "text_config", tied=tied)
     reader.expect("image_seq_length", vision.side**2)
-    name = "image_token_id" if "image_token_id" in reader.raw else "image_token_index"
-    image_token = reader.take(name, int)
-    if not 0 <= image_token < decoder.vocab:
-        raise UserError(
-            f"config.json: {name} = {image_token} is outside the vocabulary of {decoder.vocab}"
-        )
     return LlavaNextConfig(
         decoder=decoder,
         vision=vision,
         vision_blocks=_blocks(reader, "vision_feature_layer", vision),
         crops=_read_crops(reader, vision),
         file_format="hf",
-        image_token_id=image_token,
+        image_token_id=read_image_token(reader, decoder.vocab),
     )
 
 
@@ -113,7 +108,7 @@ def _read_original(reader: ConfigReader) -> LlavaNextConfig:
     )
 
 
-def _named_tower(reader: ConfigReader) -> ClipConfig:
+def _named_tower(reader: ConfigReader) -> VitConfig:
     name = reader.take("mm_vision_tower", str)
     tower = TOWERS.get(PurePosixPath(name).name)
     if tower is None:
@@ -124,7 +119,7 @@ def _named_tower(reader: ConfigReader) -> ClipConfig:
     return tower
 
 
-def _blocks(reader: ConfigReader, name: str, vision: ClipConfig) -> int:
+def _blocks(reader: ConfigReader, name: str, vision: VitConfig) -> int:
     """Blocks to apply: layer -1 is the output of the last one, layer 0 the input of the first."""
     layer = reader.take(name, int)
     count = layer + vision.layers + 1 if layer < 0 else layer
@@ -136,7 +131,7 @@ def _blocks(reader: ConfigReader, name: str, vision: ClipConfig) -> int:
     return count
 
 
-def _read_crops(reader: ConfigReader, vision: ClipConfig) -> AnyRes:
+def _read_crops(reader: ConfigReader, vision: VitConfig) -> AnyRes:
     listed = reader.optional("image_grid_pinpoints", list)
     pinpoints = check_pinpoints(listed or PINPOINTS, vision.image_size, reader.where)
     return AnyRes(side=vision.image_size, tokens=vision.side, pinpoints=pinpoints)

@@ -15,7 +15,7 @@ from model_ports.convert.rules import Rule, pair
 from model_ports.decoder import Decoder
 from model_ports.nn.mlp import MLP
 from model_ports.vision.clip import ClipVit, clip_rules
-from model_ports.vlm import VLM
+from model_ports.vlm import VLM, each_image
 from model_ports.vlms.llava_common.features import in_rows
 from model_ports.vlms.llava_next.config import LlavaNextConfig
 
@@ -38,11 +38,11 @@ class LlavaNext(VLM):
             images: ``crops`` float32 [B, I, 3, S, S], and ``index`` int32 [B, V], the token of
                 the crops at each place (negative: newline). Zero padding changes nothing.
         """
-        crops = images["crops"]
-        patches = self.vision(crops.reshape(-1, *crops.shape[2:]), blocks=self.vision_blocks)
-        tokens = self.projector_mlp(patches)
-        tokens = tokens.reshape(crops.shape[0], -1, tokens.shape[-1])
-        return in_rows(tokens, images["index"], self.newline[...])
+
+        def tokens(crops: jax.Array) -> jax.Array:
+            return self.projector_mlp(self.vision(crops, blocks=self.vision_blocks))
+
+        return in_rows(each_image(images["crops"], tokens), images["index"], self.newline[...])
 
 
 def layouts(config: LlavaNextConfig) -> Mapping[str, Sequence[Rule]]:

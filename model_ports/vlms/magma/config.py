@@ -11,7 +11,7 @@ from typing import Any
 
 from model_ports.backbones.llama import read_nested_llama
 from model_ports.block import DecoderConfig
-from model_ports.configs import ConfigReader
+from model_ports.configs import ConfigReader, read_image_token
 from model_ports.errors import UserError
 from model_ports.images.stretched import Stretched
 from model_ports.vision.convnext import ConvNextConfig
@@ -49,12 +49,7 @@ def read_config(raw: Mapping[str, Any]) -> MagmaConfig:
     # The embeddings were resized after the copy to the top level, so that one is out of date.
     reader.ignore(["vocab_size"])
     decoder = read_nested_llama(reader, "text_config", tied=tied, copied=True)
-    name = "image_token_id" if "image_token_id" in reader.raw else "image_token_index"
-    image_token = reader.take(name, int)
-    if not 0 <= image_token < decoder.vocab:
-        raise UserError(
-            f"config.json: {name} = {image_token} is outside the vocabulary of {decoder.vocab}"
-        )
+    image_token = read_image_token(reader, decoder.vocab)
     vision, crops = _read_vision(reader.sub("vision_config"), decoder)
     reader.expect("img_size", crops.side)
     # How training data was written. The released prompt has the image's start and end tokens

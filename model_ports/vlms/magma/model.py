@@ -15,7 +15,7 @@ from model_ports.convert.rules import Rule, pair
 from model_ports.decoder import Decoder
 from model_ports.nn.mlp import MLP
 from model_ports.vision.convnext import ConvNext, convnext_rules
-from model_ports.vlm import VLM
+from model_ports.vlm import VLM, each_image
 from model_ports.vlms.llava_common.features import in_rows
 from model_ports.vlms.magma.config import MagmaConfig
 
@@ -37,10 +37,11 @@ class Magma(VLM):
             images: ``crops`` float32 [B, I, 3, S, S], and ``index`` int32 [B, V], the token of
                 the crops at each place (negative: separator). Zero padding changes nothing.
         """
-        crops = images["crops"]
-        tokens = self.projector_mlp(self.vision(crops.reshape(-1, *crops.shape[2:])))
-        tokens = tokens.reshape(crops.shape[0], -1, tokens.shape[-1])
-        return in_rows(tokens, images["index"], self.separator[...])
+
+        def tokens(crops: jax.Array) -> jax.Array:
+            return self.projector_mlp(self.vision(crops))
+
+        return in_rows(each_image(images["crops"], tokens), images["index"], self.separator[...])
 
 
 def layouts(config: MagmaConfig) -> Mapping[str, Sequence[Rule]]:

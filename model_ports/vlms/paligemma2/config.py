@@ -6,9 +6,10 @@ from typing import Any
 
 from model_ports.backbones.gemma2 import read_gemma2
 from model_ports.block import DecoderConfig
-from model_ports.configs import ConfigReader
+from model_ports.configs import ConfigReader, read_image_token
 from model_ports.errors import UserError
-from model_ports.vision.siglip import SiglipConfig, read_siglip
+from model_ports.vision.siglip import read_siglip
+from model_ports.vision.vit import VitConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +22,7 @@ class PaliGemma2Config:
     """
 
     decoder: DecoderConfig
-    vision: SiglipConfig
+    vision: VitConfig
     image_token: int
 
 
@@ -50,17 +51,12 @@ def read_config(raw: Mapping[str, Any]) -> PaliGemma2Config:
     text.finish()
     vision = _read_vision(reader.sub("vision_config"), decoder.dim)
     reader.expect("projection_dim", decoder.dim)
-    name = "image_token_index" if "image_token_index" in reader.raw else "image_token_id"
-    image_token = reader.take(name, int)
+    image_token = read_image_token(reader, decoder.vocab)
     reader.finish()
-    if not 0 <= image_token < decoder.vocab:
-        raise UserError(
-            f"config.json: {name} = {image_token} is outside the vocabulary of {decoder.vocab}"
-        )
     return PaliGemma2Config(decoder=decoder, vision=vision, image_token=image_token)
 
 
-def _read_vision(reader: ConfigReader, dim: int) -> SiglipConfig:
+def _read_vision(reader: ConfigReader, dim: int) -> VitConfig:
     reader.expect("model_type", "siglip_vision_model")
     reader.raw.setdefault("image_size", 224)  # SiglipVisionConfig's default
     vision = read_siglip(reader)

@@ -16,7 +16,7 @@ from model_ports.decoder import Decoder
 from model_ports.nn.linear import Linear
 from model_ports.vision.siglip import Siglip, siglip_rules
 from model_ports.vision.vit import patchify
-from model_ports.vlm import VLM
+from model_ports.vlm import VLM, each_image
 from model_ports.vlms.paligemma2.config import PaliGemma2Config
 
 
@@ -35,10 +35,11 @@ class PaliGemma2(VLM):
         Args:
             images: ``pixels`` float32 [B, I, 3, S, S]; zero images at the end are padding.
         """
-        pixels = images["pixels"]
-        patches = patchify(pixels.reshape(-1, *pixels.shape[2:]), self.vision.cfg.patch)
-        tokens = self.projector(self.vision(patches))
-        return tokens.reshape(pixels.shape[0], -1, tokens.shape[-1])
+
+        def tokens(pixels: jax.Array) -> jax.Array:
+            return self.projector(self.vision(patchify(pixels, self.vision.cfg.patch)))
+
+        return each_image(images["pixels"], tokens)
 
 
 def layouts(config: PaliGemma2Config) -> Mapping[str, Sequence[Rule]]:

@@ -1,51 +1,113 @@
-"""Config pieces that the Qwen-VL families share."""
+"""Strict reading of a config.json, as far as the models of Qwen-VL's kind share it: a decoder with
+M-RoPE, a rotary vision tower, one placeholder token per visual token."""
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 from model_ports.block import DecoderConfig
-from model_ports.configs import BOOKKEEPING, ConfigReader
+from model_ports.configs import BOOKKEEPING, ConfigReader, read_image_token
 from model_ports.errors import UserError
+from model_ports.vision.rotary import RotaryVitConfig
 
 VISION_ROPE_THETA = 10000.0  # fixed in the published code; transformers 5 writes it down
 
-# Tokens and settings of video input, which these ports do not read, and the image's brackets,
-# which come from the chat template.
+# Tokens and settings of video input, which these ports do not read, and the brackets of images and
+# videos, which come from the chat template.
 VIDEO = ("video_token_id", "vision_token_id", "tokens_per_second")
-MARKERS = ("vision_start_token_id", "vision_end_token_id")
+BRACKETS = tuple(
+    f"{kind}_{end}_token_id" for kind in ("vision", "image", "video") for end in ("start", "end")
+)
+
+V = TypeVar("V", bound=RotaryVitConfig)
+ReadText = Callable[[ConfigReader, bool | None], DecoderConfig]
 
 
-def read_nested_text(
-    reader: ConfigReader, read: Callable[[ConfigReader, bool], DecoderConfig]
-) -> DecoderConfig:
-    """The decoder of a config with ``text_config``.
+@dataclasses.dataclass(frozen=True)
+class GridConfig(Generic[V]):
+    """A checkpoint's shape.
+
+    Attributes:
+        decoder, vision: the two towers.
+        image_token: id of the placeholder that each visual token gets in the prompt.
+        end_tokens: ids that end an answer, besides those of the other files.
+    """
+
+    decoder: DecoderConfig
+    vision: V
+    image_token: int
+    end_tokens: tuple[int, ...] = ()
+
+
+def read_grid_config(
+    raw: Mapping[str, Any],
+    text: ReadText,
+    vision: Callable[[ConfigReader], V],
+    *,
+    flat: bool = False,
+) -> GridConfig[V]:
+    """config.json -> config.
 
     Args:
-        reader: of the whole config.json.
-        read: (reader of text_config, whether the head is tied) -> decoder.
+        text: (reader, whether the head is tied, if the wrapper says so) -> decoder.
+        vision: reader of ``vision_config``, which the caller finishes -> tower.
+        flat: published files have the text attributes at the top level; then ``text_config`` is
+            read only where there is one.
+
+    Raises:
+        UserError: an attribute that is unknown, missing, of the wrong kind, of a value that
+            the port does not honour, or contradicting another.
     """
-    text = reader.sub("text_config")
+    reader = ConfigReader(raw)
+    reader.ignore((*VIDEO, *BRACKETS))
+    nested = not flat or "text_config" in reader.raw
+    decoder = _read_nested(reader, text) if nested else text(reader, None)
+    inner = reader.sub("vision_config")
+    tower = vision(inner)
+    inner.finish()
+    image_token = read_image_token(reader, decoder.vocab)
+    reader.finish()
+    _check_sections(decoder)
+    _check_tower(tower, decoder)
+    return GridConfig(decoder, tower, image_token)
+
+
+def _read_nested(reader: ConfigReader, text: ReadText) -> DecoderConfig:
+    """The decoder of a config with ``text_config``."""
+    inner = reader.sub("text_config")
     tied = reader.take("tie_word_embeddings", bool, False)
-    tied = text.take("tie_word_embeddings", bool, False) or tied
-    decoder = read(text, tied)
-    repeated = text.seen - {"tie_word_embeddings"}
-    text.ignore(("image_token_id", *VIDEO, *MARKERS))
-    text.finish()
+    tied = inner.take("tie_word_embeddings", bool, False) or tied
+    decoder = text(inner, tied)
+    repeated = inner.seen - {"tie_word_embeddings"}
+    inner.ignore(("image_token_id", *VIDEO, *BRACKETS))
+    inner.finish()
     # Some transformers 4 versions wrote text attributes in both places.
     for name in sorted(repeated & set(reader.raw) - BOOKKEEPING):
-        reader.expect(name, text.raw.get(name))
+        reader.expect(name, inner.raw.get(name))
     return decoder
 
 
-def read_vision_theta(reader: ConfigReader) -> float:
-    """Base of the tower's rotary frequencies, from a reader of ``vision_config``."""
+def read_tower(reader: ConfigReader) -> dict[str, Any]:
+    """Arguments of ``RotaryVitConfig``, from a reader of ``vision_config``."""
+    for name in ("in_chans", "in_channels"):
+        reader.expect(name, 3)
+    reader.ignore(VIDEO)
     rope = ConfigReader(
         reader.optional("rope_parameters", dict) or {}, f"{reader.where}: rope_parameters"
     )
     rope.expect("rope_type", "axial", "default")
     theta = rope.take("rope_theta", float, VISION_ROPE_THETA)
     rope.finish()
-    return theta
+    return {
+        "depth": reader.take("depth", int),
+        "dim": reader.take("hidden_size", int),
+        "heads": reader.take("num_heads", int),
+        "out_dim": reader.take("out_hidden_size", int),
+        "patch": reader.take("patch_size", int),
+        "temporal": reader.take("temporal_patch_size", int),
+        "merge": reader.take("spatial_merge_size", int),
+        "rope_theta": theta,
+    }
 
 
 def need(holds: bool, message: str) -> None:
@@ -58,7 +120,16 @@ def need(holds: bool, message: str) -> None:
         raise UserError(f"config.json: {message}")
 
 
-def check_sections(decoder: DecoderConfig) -> None:
+def check_head_dim(decoder: DecoderConfig) -> None:
+    """For models whose code divides the width by the heads, whatever the config says."""
+    need(
+        decoder.head_dim * decoder.heads == decoder.dim,
+        f"head_dim {decoder.head_dim} must be hidden_size / num_attention_heads, "
+        f"{decoder.dim} / {decoder.heads}",
+    )
+
+
+def _check_sections(decoder: DecoderConfig) -> None:
     """M-RoPE: three axes share the frequencies of the rotated dims. Interleaved sections may be
     longer or shorter: they end with the frequencies, and axis 0 takes what they leave."""
     sections: tuple[Any, ...] = decoder.rope.sections or ()  # as the file has them
@@ -71,22 +142,13 @@ def check_sections(decoder: DecoderConfig) -> None:
     )
 
 
-def check_tower(*, dim: int, heads: int, out_dim: int, decoder: DecoderConfig) -> None:
-    """A rotary vision tower that feeds this decoder."""
+def _check_tower(vision: RotaryVitConfig, decoder: DecoderConfig) -> None:
     need(
-        out_dim == decoder.dim,
-        f"vision out_hidden_size {out_dim} must equal hidden_size {decoder.dim}",
+        vision.out_dim == decoder.dim,
+        f"vision out_hidden_size {vision.out_dim} must equal hidden_size {decoder.dim}",
     )
     need(
-        dim % (4 * heads) == 0,
-        f"vision hidden_size {dim} must be a multiple of 4 * num_heads, {4 * heads}, since each "
-        "head has two rotary axes",
-    )
-
-
-def check_token(name: str, token: int, decoder: DecoderConfig) -> None:
-    """A token id must have an embedding."""
-    need(
-        0 <= token < decoder.vocab,
-        f"{name} {token} is outside the vocabulary of {decoder.vocab}",
+        vision.dim % (4 * vision.heads) == 0,
+        f"vision hidden_size {vision.dim} must be a multiple of 4 * num_heads, "
+        f"{4 * vision.heads}, since each head has two rotary axes",
     )

@@ -6,7 +6,7 @@ Axis letters: T sequence, V visual tokens.
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from PIL import Image
@@ -17,30 +17,16 @@ from model_ports.images.qwen_pixels import QwenPixels
 from model_ports.images.resize import Size
 from model_ports.images.window_patches import window_patches
 from model_ports.text import load_tokenizer, read_eos_ids, render_turns, require_template
+from model_ports.vision.rotary import RotaryVitConfig
 from model_ports.vlms.processor import (
     ImageTextProcessor,
     content_parts,
     stack_padded,
     tower_index,
 )
+from model_ports.vlms.qwen_common.config import GridConfig
 from model_ports.vlms.qwen_common.features import TOWER_ARRAYS
 from model_ports.vlms.qwen_common.positions import mrope_positions
-
-
-@dataclasses.dataclass(frozen=True)
-class PatchShape:
-    """How a tower cuts a frame, from config.json's ``vision_config``.
-
-    Attributes:
-        patch, temporal: a patch spans patch x patch pixels of ``temporal`` frames.
-        merge: patches along one side of a visual token.
-        side: visual tokens along one side of an attention window; 1 for a tower without.
-    """
-
-    patch: int
-    temporal: int
-    merge: int
-    side: int = 1
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -48,34 +34,39 @@ class GridProcessor(ImageTextProcessor):
     """Host-side preparation.
 
     Attributes:
+        PIXELS: reader of the resizing and normalisation that the family's files state.
         crops: resizing and normalisation; an image is not cut.
         template: the checkpoint's chat template (Jinja).
-        shape: of patches and windows.
+        vision: shape of the tower, for patches and windows.
     """
+
+    PIXELS: ClassVar[type[QwenPixels]] = QwenPixels
 
     crops: QwenPixels
     template: str
-    shape: PatchShape
+    vision: RotaryVitConfig
 
     @classmethod
-    def load(
-        cls, folder: Path, *, vocab: int, image_token: int, pixels: QwenPixels, shape: PatchShape
-    ) -> Self:
-        """From a checkpoint folder; ``vocab`` counts the rows of the embedding table.
+    def load(cls, folder: Path, config: GridConfig[Any]) -> Self:
+        """From a checkpoint folder.
 
         Raises:
-            UserError: tokenizer or chat template missing, unreadable, or not of this model.
+            UserError: tokenizer, chat template or pixel settings missing, unreadable, or not of
+                this model.
         """
-        tokenizer = load_tokenizer(folder, vocab)
+        tokenizer = load_tokenizer(folder, config.decoder.vocab)
+        image_token, vision = config.image_token, config.vision
         placeholder = str(tokenizer.convert_ids_to_tokens(image_token))
         processor = cls(
             tokenizer=tokenizer,
-            eos_ids=read_eos_ids(folder, tokenizer),
+            eos_ids=tuple(sorted({*read_eos_ids(folder, tokenizer), *config.end_tokens})),
             template=require_template(folder, tokenizer),
             placeholder=placeholder,
             image_id=image_token,
-            crops=pixels,
-            shape=shape,
+            crops=cls.PIXELS.read(
+                folder, patch=vision.patch, merge=vision.merge, temporal=vision.temporal
+            ),
+            vision=vision,
         )
         (tokens,) = processor._encode([processor.render("?", 1, image_first=True)])
         if tokens.count(image_token) != 1:
@@ -94,8 +85,17 @@ class GridProcessor(ImageTextProcessor):
         self, images: Sequence[Image.Image], layouts: Sequence[Layout]
     ) -> dict[str, np.ndarray]:
         """Arrays of ``features.tower_inputs`` and ``prompt_tokens`` for one prompt."""
-        shape = dataclasses.asdict(self.shape)
-        parts = [window_patches(self.crops.pixels(image), **shape) for image in images]
+        v = self.vision
+        parts = [
+            window_patches(
+                self.crops.pixels(image),
+                patch=v.patch,
+                temporal=v.temporal,
+                merge=v.merge,
+                side=v.window_side,
+            )
+            for image in images
+        ]
         most = max(len(part.valid) for part in parts)
         arrays = {
             name: stack_padded([getattr(part, name) for part in parts], most)

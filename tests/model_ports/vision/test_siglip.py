@@ -12,10 +12,10 @@ from flax import nnx
 from support.parity import assert_close, load_params, saved_tensors, widen
 from transformers import SiglipVisionConfig, SiglipVisionModel
 
-from model_ports.vision.siglip import Siglip, SiglipConfig, siglip_rules
-from model_ports.vision.vit import patchify
+from model_ports.vision.siglip import Siglip, siglip_rules
+from model_ports.vision.vit import VitConfig, patchify
 
-CFG = SiglipConfig(layers=3, dim=48, heads=4, mlp_dim=72, side=5, patch=14, norm_eps=1e-3)
+CFG = VitConfig(layers=3, dim=48, heads=4, mlp_dim=72, side=5, patch=14, norm_eps=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def reference(tmp_path_factory: Any) -> Any:
     return pixels, out, tensors, prefix
 
 
-def tower(reference: Any, cfg: SiglipConfig, *, final_norm: bool) -> Siglip:
+def tower(reference: Any, cfg: VitConfig, *, final_norm: bool) -> Siglip:
     """Our tower with the reference's weights."""
     _, _, tensors, prefix = reference
     module = nnx.eval_shape(

@@ -63,7 +63,7 @@ def processor(folder):
 @pytest.fixture
 def original(tmp_path, monkeypatch, processor):
     """Of a folder in the original format: no token for images, Llama 3's own template."""
-    tower = dataclasses.replace(config.TOWERS["clip-vit-large-patch14-336"], image_size=SIDE)
+    tower = dataclasses.replace(config.TOWERS["clip-vit-large-patch14-336"], side=SIDE // 14)
     monkeypatch.setattr(config, "TOWERS", {"clip-vit-large-patch14-336": tower})
     return make(tmp_path, name=NAMES[1], template=LLAMA3_TEMPLATE, special=LLAMA3)
 
