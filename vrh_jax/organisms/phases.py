@@ -112,7 +112,7 @@ def run_phase(
             if stop_after is not None and progress.total >= stop_after:
                 break
             progress.stage, progress.step, progress.running = progress.stage + 1, 0, {}
-        _save(manager, state, progress)
+            _save(manager, state, progress)
     return state["params"]
 
 
@@ -129,7 +129,7 @@ def _run_stage(
 ) -> dict[str, Any]:
     knobs = Knobs(stage.mass, stage.sparse, stage.wrapper, stage.dropout, stage.noise)
     started, first = time.monotonic(), progress.step
-    while progress.step < stage.steps:
+    while progress.step < stage.steps and not _reached(stage, progress):
         batch = phase.batch(stage, progress.total)
         done = progress.step / stage.steps
         decay = stage.lr * (1 + (stage.lr_end - 1) * done)
@@ -154,9 +154,12 @@ def _run_stage(
             _save(manager, state, progress)
         if stop_after is not None and progress.total >= stop_after:
             break
-        if progress.step >= PATIENCE and progress.running.get("box", 0.0) > stage.until:
-            break
     return state
+
+
+def _reached(stage: Stage, progress: _Progress) -> bool:
+    """Whether ``until`` ends the stage; asked before each step, so a resumed run agrees."""
+    return progress.step >= PATIENCE and progress.running.get("box", 0.0) > stage.until
 
 
 def _make_step(phase: Phase, tx: optax.GradientTransformation, seed: int) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from model_ports.errors import UserError
+from vrh_jax.organisms import phases
 from vrh_jax.organisms.backbone import backbone_phase
 from vrh_jax.organisms.config import Backbone, DecoderShape, Stage
 from vrh_jax.organisms.phases import Phase, run_phase
@@ -77,3 +78,20 @@ def test_finished_phase_returns_its_weights_without_training(tmp_path: Path) -> 
 def test_divergence_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"backbone.*easy.*learning rate"):
         train(tiny_phase(lr=1e30), tmp_path)
+
+
+def test_a_stage_that_ends_early_ends_early_when_resumed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(phases, "PATIENCE", 2)
+    phase = tiny_phase(until=-1.0)  # reached at once, so after two of the three steps
+    whole = train(phase, tmp_path / "whole")
+    train(phase, tmp_path / "half", stop_after=2)
+    resumed = train(phase, tmp_path / "half")
+    for a, b in zip(leaves(whole), leaves(resumed), strict=True):
+        np.testing.assert_array_equal(a, b)
+    ends = [
+        sorted(int(p.name) for p in (tmp_path / n).glob("checkpoints/backbone/*"))
+        for n in ("whole", "half")
+    ]
+    assert ends[0][-1] == ends[1][-1] == 5
