@@ -85,21 +85,17 @@ def require_tokens(folder: Path, tokenizer: Any, tokens: Iterable[str], model: s
             )
 
 
-def require_id(folder: Path, tokenizer: Any, token: str, attribute: str, stated: int) -> None:
-    """Refuse a tokenizer in which ``token`` has another id than config.json says.
-
-    Args:
-        attribute: of config.json, as messages name it.
-        stated: its value.
+def require_id(folder: Path, tokenizer: Any, token: str, stated: int) -> None:
+    """Refuse a tokenizer in which the image token has another id than config.json says.
 
     Raises:
-        UserError: another id, or no such token.
+        UserError: another id than ``stated``, or no such token.
     """
     known = tokenizer.get_vocab().get(token)
     if known != stated:
         raise UserError(
-            f"{folder}: config.json says {attribute} = {stated}, but the tokenizer has "
-            f"{token} = {known}; they are from different checkpoints"
+            f"{folder}: config.json says that the image token is {stated}, but the "
+            f"tokenizer has {token} = {known}; they are from different checkpoints"
         )
 
 

@@ -78,7 +78,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         raw = yaml.load(path.read_text(), Loader=_UniqueKeys)  # noqa: S506 - a SafeLoader
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; give the path of a study's YAML file") from None
+        raise UserError(f"{path}: no such file; give the path of a YAML file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: cannot be read as YAML: {error}") from None
     if not isinstance(raw, dict):

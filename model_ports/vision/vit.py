@@ -59,10 +59,14 @@ def read_vit(
         UserError: a missing attribute, or sizes that do not divide.
     """
     heads, dim = reader.take("num_attention_heads", int), reader.take("hidden_size", int)
-    if image_size % patch or dim % heads:
+    if image_size % patch:
         raise UserError(
-            f"{reader.where}: image_size {image_size} must be a multiple of patch_size {patch}, "
-            f"and hidden_size {dim} of num_attention_heads {heads}"
+            f"{reader.where}: image_size {image_size} is not a multiple of patch_size {patch}"
+        )
+    if dim % heads:
+        raise UserError(
+            f"{reader.where}: hidden_size {dim} is not a multiple of num_attention_heads, "
+            f"{heads} heads"
         )
     given = () if eps is None else (eps,)
     return VitConfig(

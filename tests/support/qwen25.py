@@ -145,7 +145,7 @@ class Pair:
         ids = tokenizer(text.replace("<|hole|>", self.PLACEHOLDER))["input_ids"]
         assert list(prompt.tokens[: len(ids)]) == ids
         tokens = torch.tensor([[*ids, *map(int, prompt.tokens[len(ids) :])]])
-        kinds = (tokens == self.config.image_token).int()
+        kinds = (tokens == self.config.image_token_id).int()
         return dict(
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),

@@ -19,6 +19,7 @@ from PIL import Image
 from model_ports.errors import UserError
 from model_ports.images.decode import load_image
 from model_ports.images.qwen_pixels import QwenPixels
+from model_ports.images.resize import CLIP_MEAN, CLIP_STD
 from model_ports.images.window_patches import window_patches
 from vrh_jax.engine.batching import prefetch
 
@@ -28,8 +29,8 @@ PIXELS = QwenPixels(
     factor=PATCH * MERGE,
     min_pixels=3136,
     max_pixels=12845056,
-    mean=(0.48145466, 0.4578275, 0.40821073),
-    std=(0.26862954, 0.26130258, 0.27577711),
+    mean=CLIP_MEAN,
+    std=CLIP_STD,
 )
 _KINDS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 # Sides of COCO's images, long one 640, in about their frequency.

@@ -16,7 +16,6 @@ from flax import nnx
 
 from model_ports.decoder import Decoder
 from model_ports.port import Port, random_params
-from model_ports.prompt import collate
 from model_ports.vlm import VLM
 from vrh_jax.data.organism_scenes import CELL, COLORS, SHAPES, SIDE, SIZES, Scene, draw_scene
 from vrh_jax.organisms import vocab
@@ -62,8 +61,9 @@ class Rig:
 
     def images(self, scenes: Sequence[Scene]) -> dict[str, Any]:
         """The vision tower's arrays for rendered scenes, leading axis I."""
-        prompts = [self.processor.prepare("?", [scene.render()]) for scene in scenes]
-        return dict(collate(prompts).images)
+        layout = self.processor.crops.layout((SIDE, SIDE))
+        packed = [self.processor.pack([scene.render()], [layout]) for scene in scenes]
+        return {name: np.stack([one[name] for one in packed]) for name in packed[0]}
 
     def features(self, params: Any, images: Any) -> jax.Array:
         """Projected features [I, V, D] in raster order."""

@@ -111,7 +111,7 @@ def load(folder: Path, config: InternVLConfig) -> InternVLProcessor:
     tokenizer = load_tokenizer(folder, config.decoder.vocab, without_embedding=(VIDEO,))
     require_tokens(folder, tokenizer, (START, CONTEXT, END), "InternVL")
     if config.image_token_id is not None:
-        require_id(folder, tokenizer, CONTEXT, "image_token_id", config.image_token_id)
+        require_id(folder, tokenizer, CONTEXT, config.image_token_id)
     # One begin-of-text token, also where template and tokenizer both bring it.
     begins = tokenizer.bos_token_id in tokenizer("")["input_ids"]
     processor = InternVLProcessor(

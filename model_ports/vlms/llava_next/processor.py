@@ -69,7 +69,7 @@ def load(folder: Path, config: LlavaNextConfig) -> LlavaNextProcessor:
     """
     tokenizer = load_tokenizer(folder, config.decoder.vocab)
     if config.image_token_id is not None:
-        require_id(folder, tokenizer, IMAGE, "image_token_index", config.image_token_id)
+        require_id(folder, tokenizer, IMAGE, config.image_token_id)
     return LlavaNextProcessor(
         tokenizer=tokenizer,
         eos_ids=read_eos_ids(folder, tokenizer, "<|eot_id|>"),

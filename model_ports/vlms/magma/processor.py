@@ -34,7 +34,7 @@ def load(folder: Path, config: MagmaConfig) -> CropProcessor:
             that asks for what this port does not do.
     """
     tokenizer = load_tokenizer(folder, config.decoder.vocab)
-    require_id(folder, tokenizer, IMAGE, "image_token_index", config.image_token_id)
+    require_id(folder, tokenizer, IMAGE, config.image_token_id)
     require_tokens(folder, tokenizer, BRACKETS, "Magma")
     return CropProcessor(
         tokenizer=tokenizer,

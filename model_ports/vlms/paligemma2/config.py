@@ -18,12 +18,12 @@ class PaliGemma2Config:
 
     Attributes:
         decoder, vision: the language model and the tower.
-        image_token: id of the placeholder that each visual token gets in the prompt.
+        image_token_id: id of the placeholder that each visual token gets in the prompt.
     """
 
     decoder: DecoderConfig
     vision: VitConfig
-    image_token: int
+    image_token_id: int
 
 
 def read_config(raw: Mapping[str, Any]) -> PaliGemma2Config:
@@ -53,7 +53,7 @@ def read_config(raw: Mapping[str, Any]) -> PaliGemma2Config:
     reader.expect("projection_dim", decoder.dim)
     image_token = read_image_token(reader, decoder.vocab)
     reader.finish()
-    return PaliGemma2Config(decoder=decoder, vision=vision, image_token=image_token)
+    return PaliGemma2Config(decoder=decoder, vision=vision, image_token_id=image_token)
 
 
 def _read_vision(reader: ConfigReader, dim: int) -> VitConfig:

@@ -41,7 +41,7 @@ class PaliGemma2Processor(ImageTextProcessor):
         """
         tokenizer = load_tokenizer(folder, config.decoder.vocab)
         require_tokens(folder, tokenizer, (IMAGE, *LOCATIONS), "PaliGemma")
-        require_id(folder, tokenizer, IMAGE, "image_token_index", config.image_token)
+        require_id(folder, tokenizer, IMAGE, config.image_token_id)
         if tokenizer.bos_token_id is None:
             raise UserError(
                 f"{folder}: the tokenizer names no bos_token, which every prompt needs; take the "
@@ -53,7 +53,7 @@ class PaliGemma2Processor(ImageTextProcessor):
             tokenizer=tokenizer,
             eos_ids=read_eos_ids(folder, tokenizer),
             crops=square,
-            image_id=config.image_token,
+            image_id=config.image_token_id,
         )
 
     def prepare(

@@ -29,13 +29,13 @@ class GridConfig(Generic[V]):
 
     Attributes:
         decoder, vision: the two towers.
-        image_token: id of the placeholder that each visual token gets in the prompt.
+        image_token_id: id of the placeholder that each visual token gets in the prompt.
         end_tokens: ids that end an answer, besides those of the other files.
     """
 
     decoder: DecoderConfig
     vision: V
-    image_token: int
+    image_token_id: int
     end_tokens: tuple[int, ...] = ()
 
 

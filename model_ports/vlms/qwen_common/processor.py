@@ -55,7 +55,7 @@ class GridProcessor(ImageTextProcessor):
                 this model.
         """
         tokenizer = load_tokenizer(folder, config.decoder.vocab)
-        image_token, vision = config.image_token, config.vision
+        image_token, vision = config.image_token_id, config.vision
         placeholder = str(tokenizer.convert_ids_to_tokens(image_token))
         processor = cls(
             tokenizer=tokenizer,

@@ -117,7 +117,9 @@ def test_block(tower):
     ours = nnx.merge(graphdef, jax.tree.map(lambda p: p[1], state))
     half = cos.shape[-1] // 2
     tables = [t[None, :, :half].numpy() for t in (cos, sin)]
-    got = nnx.jit(lambda block, *a: block(*a))(ours, x[None], *tables, part.valid[None])
+    got = nnx.jit(lambda block, *a, **k: block(*a, **k))(
+        ours, x[None], *tables, valid=part.valid[None]
+    )
     assert part.valid.all()
     assert_close(got[0], want, 1e-5, "block")
 

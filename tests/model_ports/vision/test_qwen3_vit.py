@@ -140,7 +140,9 @@ def test_block_and_rotation(tower):
             position_embeddings=tables,
         )
     valid = np.ones((1, len(hw) // 4, 4), bool)
-    assert_close(taken(tower.port.blocks, 1)(x[None], cos, sin, valid)[0], want, 1e-5, "block")
+    assert_close(
+        taken(tower.port.blocks, 1)(x[None], cos, sin, valid=valid)[0], want, 1e-5, "block"
+    )
 
 
 @pytest.mark.parametrize("which", ["main", 0, 2])

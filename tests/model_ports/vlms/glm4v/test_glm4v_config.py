@@ -38,7 +38,7 @@ def test_published_values():
     assert (v.depth, v.dim, v.heads, v.head_dim) == (24, 1536, 12, 128)
     assert (v.out_dim, v.merger_dim, v.side, v.norm_eps) == (4096, 13696, 24, 1e-5)
     assert (v.patch, v.temporal, v.merge, v.patch_dim, v.rope_theta) == (14, 2, 2, 1176, 1e4)
-    assert config.image_token == 151363
+    assert config.image_token_id == 151363
     assert config.end_tokens == (151329, 151336, 151338, 151348)
 
 

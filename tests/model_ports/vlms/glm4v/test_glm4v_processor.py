@@ -49,7 +49,7 @@ def test_text_tokens_positions_and_slots(pair, sizes, thinking, image_first):
     assert np.array_equal(prompt.positions, positions[:, 0])
     assert int(prompt.positions.max()) + 1 - len(prompt) == int(delta)
     assert collate([prompt]).next_position.tolist() == [int(positions.max()) + 1]
-    slots = np.flatnonzero(prompt.tokens == pair.config.image_token)
+    slots = np.flatnonzero(prompt.tokens == pair.config.image_token_id)
     assert np.array_equal(prompt.grid.slot, slots)
     for number, image in enumerate(images):
         grid = inputs["image_grid_thw"][number]

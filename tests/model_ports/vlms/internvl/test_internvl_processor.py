@@ -296,7 +296,7 @@ def test_hf_settings_that_it_cannot_honour_are_refused(tmp_path, change, named):
 def test_tokenizer_of_another_model_is_refused(tmp_path):
     config = make_folder(tmp_path)
     other = dataclasses.replace(config, image_token_id=7)
-    with pytest.raises(UserError, match="image_token_id = 7"):
+    with pytest.raises(UserError, match="image token is 7"):
         PORT.processor(tmp_path, other)
     tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
     tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["content"] != "<img>"]

@@ -236,7 +236,7 @@ def test_settings_that_it_cannot_honour_are_refused(tmp_path, change, named):
 
 def test_tokenizer_of_another_model_is_refused(tmp_path):
     read = make_config(tmp_path)
-    with pytest.raises(UserError, match="image_token_index = 7"):
+    with pytest.raises(UserError, match="image token is 7"):
         PORT.processor(tmp_path, dataclasses.replace(read, image_token_id=7))
     small = dataclasses.replace(read.decoder, vocab=100)
     with pytest.raises(UserError, match="different checkpoints"):

@@ -143,7 +143,7 @@ def test_image_processor_overrules_the_config(tmp_path):
 
 def test_tokenizer_of_another_model_is_refused(tmp_path):
     read = make_config(tmp_path)
-    with pytest.raises(UserError, match="image_token_index = 7"):
+    with pytest.raises(UserError, match="image token is 7"):
         PORT.processor(tmp_path, dataclasses.replace(read, image_token_id=7))
     without = tuple(token for token in SPECIAL if token != "<image_end>")
     with pytest.raises(UserError, match="<image_end>"):

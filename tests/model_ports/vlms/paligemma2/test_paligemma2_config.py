@@ -45,7 +45,7 @@ def test_published_values(raw: dict[str, Any]) -> None:
     )  # fmt: skip
     assert (v.layers, v.dim, v.heads, v.mlp_dim, v.norm_eps) == (27, 1152, 16, 4304, 1e-6)
     assert (v.side, v.patch, v.image_size) == (32, 14, 448)
-    assert config.image_token == 257152
+    assert config.image_token_id == 257152
 
 
 def test_other_resolutions_and_scales_are_read() -> None:

@@ -43,7 +43,7 @@ def test_published_values():
     assert (v.depth, v.dim, v.heads, v.head_dim, v.mlp_dim) == (32, 1280, 16, 80, 3420)
     assert (v.patch, v.temporal, v.merge, v.window_side, v.out_dim) == (14, 2, 2, 4, 3584)
     assert (v.full_blocks, v.patch_dim, v.rope_theta) == ((7, 15, 23, 31), 1176, 1e4)
-    assert config.image_token == 151655
+    assert config.image_token_id == 151655
 
 
 def test_saved_format_is_the_same_model():

@@ -68,7 +68,7 @@ def test_tokens_positions_and_slots(pair, sizes, image_first):
     assert int(prompt.positions.max()) + 1 - len(prompt) == delta
     assert collate([prompt]).next_position.tolist() == [positions.max() + 1]
     # Slots are the sequence positions of the placeholders; features come in the same order.
-    slots = np.flatnonzero(prompt.tokens == pair.config.image_token)
+    slots = np.flatnonzero(prompt.tokens == pair.config.image_token_id)
     assert np.array_equal(prompt.grid.slot, slots)
     assert np.array_equal(prompt.visual_index[slots], np.arange(len(slots)))
     assert (np.delete(prompt.visual_index, slots) == -1).all()

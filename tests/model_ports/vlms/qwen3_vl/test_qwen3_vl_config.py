@@ -43,7 +43,7 @@ def test_published_values():
     assert (v.depth, v.dim, v.heads, v.head_dim, v.mlp_dim) == (27, 1152, 16, 72, 4304)
     assert (v.patch, v.temporal, v.merge, v.out_dim) == (16, 2, 2, 4096)
     assert (v.side, v.deepstack, v.patch_dim, v.rope_theta) == (48, (8, 16, 24), 1536, 1e4)
-    assert config.image_token == 151655
+    assert config.image_token_id == 151655
 
 
 def test_axes_of_the_published_frequencies():

@@ -50,7 +50,7 @@ def test_tokens_positions_and_slots(pair, sizes, image_first):
     )
     assert np.array_equal(prompt.positions, positions[:, 0].numpy())
     assert collate([prompt]).next_position.tolist() == [len(prompt) + int(delta)]
-    slots = np.flatnonzero(prompt.tokens == pair.config.image_token)
+    slots = np.flatnonzero(prompt.tokens == pair.config.image_token_id)
     assert np.array_equal(prompt.grid.slot, slots)
     assert np.array_equal(prompt.visual_index[slots], np.arange(len(slots)))
     assert (np.delete(prompt.visual_index, slots) == -1).all()
