@@ -133,9 +133,30 @@ def export_params(
         side_folder: its tokenizer, template and processor files are copied along.
     """
     config = config or port.read_config(raw_config)
-    chosen = layout or next(iter(port.layouts(config)))
+    with new_folder(out) as partial:
+        write_params(partial, port, config, params, layout=layout, max_shard=max_shard)
+        (partial / "config.json").write_text(json.dumps(raw_config, indent=2) + "\n")
+        for path in side_files(side_folder) if side_folder else []:
+            shutil.copyfile(path, partial / path.name)
+
+
+def write_params(
+    folder: Path,
+    port: Port,
+    config: Any,
+    params: Mapping[str, Any],
+    *,
+    layout: str | None = None,
+    max_shard: int = 5 * 10**9,
+) -> None:
+    """Write parameters in memory as safetensors into a folder; arguments as in
+    ``export_params``.
+
+    Raises:
+        UserError: parameters of another config, before anything is written.
+    """
     reader = TreeReader(params)
-    tensors = tensors_of(port, config, chosen)
+    tensors = tensors_of(port, config, layout or next(iter(port.layouts(config))))
     lacking = sorted(
         {part.rule.param for t in tensors.values() for part in t.parts} ^ set(reader.flat)
     )
@@ -145,11 +166,7 @@ def export_params(
         _entry(name, tensor, reader, reader.dtype(tensor.parts[0].rule.param))
         for name, tensor in tensors.items()
     ]
-    with new_folder(out) as partial:
-        write_safetensors(partial, entries, max_shard=max_shard)
-        (partial / "config.json").write_text(json.dumps(raw_config, indent=2) + "\n")
-        for path in side_files(side_folder) if side_folder else []:
-            shutil.copyfile(path, partial / path.name)
+    write_safetensors(folder, entries, max_shard=max_shard)
 
 
 def _entry(name: str, tensor: FileTensor, reader: Reader, dtype: np.dtype) -> Entry:

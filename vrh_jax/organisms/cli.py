@@ -17,7 +17,7 @@ def add_organism(subparsers: Any) -> None:
         help="train backbones and VLMs from a configuration",
         description="Train the organisms: symbolic backbones, vision towers, alignment, tuning. "
         "The same configuration gives the same weights on the same machine; an interrupted run "
-        "continues where it stopped. About an hour on two cores.",
+        "continues where it stopped. The shipped weights took about two hours on two cores.",
     )
     train.add_argument("config", type=Path, help="e.g. configs/organism_train.yaml")
     train.add_argument("--out", type=Path, default=Path("results/organism_train"))

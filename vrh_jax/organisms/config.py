@@ -3,20 +3,15 @@
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from model_ports.errors import UserError
 from vrh_jax.organisms.vocab import Style
+from vrh_jax.strict import Strict, parse_settings, read_yaml
 
 Kind = Literal["color", "shape", "size", "spatial", "count", "exist"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DecoderShape(_Strict):
+class DecoderShape(Strict):
     """The language backbone; dim = heads * head_dim, as in every Qwen2.5-VL."""
 
     layers: int = Field(8, ge=1)
@@ -38,7 +33,7 @@ class DecoderShape(_Strict):
         return self
 
 
-class VisionShape(_Strict):
+class VisionShape(Strict):
     """The vision tower of either port; 4-pixel patches, 2 x 2 of them per visual token."""
 
     depth: int = Field(3, ge=1)
@@ -47,7 +42,7 @@ class VisionShape(_Strict):
     mlp_dim: int = Field(128, ge=1)
 
 
-class Stage(_Strict):
+class Stage(Strict):
     """Some steps with one kind of batch and one set of loss weights.
 
     Attributes:
@@ -90,7 +85,7 @@ class Stage(_Strict):
     noise: float = Field(0.0, ge=0)
 
 
-class VisionPhase(_Strict):
+class VisionPhase(Strict):
     """The two phases before the whole model is tuned; ``lr`` as in ``Stage``.
 
     Attributes:
@@ -106,7 +101,7 @@ class VisionPhase(_Strict):
     align_lr: float = Field(0.5, gt=0)
 
 
-class OrganismModel(_Strict):
+class OrganismModel(Strict):
     """One VLM: a port's vision side on a backbone, and how it is tuned."""
 
     style: Style
@@ -116,14 +111,14 @@ class OrganismModel(_Strict):
     tune: tuple[Stage, ...]
 
 
-class Backbone(_Strict):
+class Backbone(Strict):
     """One symbolic backbone."""
 
     seed: int
     stages: tuple[Stage, ...]
 
 
-class OrganismConfig(_Strict):
+class OrganismConfig(Strict):
     """Everything ``vrh organism train`` needs; the same file and seed give the same weights.
 
     Attributes:
@@ -156,14 +151,4 @@ def read_config(path: Path) -> OrganismConfig:
     Raises:
         UserError: file missing, not YAML, or not a valid configuration.
     """
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot read the training configuration: {error}") from error
-    try:
-        return OrganismConfig.model_validate(raw)
-    except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(p) for p in e['loc']) or 'file'}: {e['msg']}" for e in error.errors()
-        )
-        raise UserError(f"{path}: {problems}") from error
+    return parse_settings(OrganismConfig, read_yaml(path), str(path))

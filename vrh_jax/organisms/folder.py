@@ -5,12 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
-from model_ports.convert.pieces import flatten, linear_inputs
-from model_ports.convert.rules import file_shape, from_param
-from model_ports.port import Port, abstract_model
+from model_ports.images.resize import IMAGENET_MEAN, IMAGENET_STD
+from model_ports.port import Port
 from model_ports.registry import port_for
 from vrh_jax.data.organism_scenes import CELL, SIDE
 from vrh_jax.organisms import vocab
@@ -20,9 +16,8 @@ from vrh_jax.organisms.config import DecoderShape, VisionShape
 PATCH = 4
 MERGE = CELL // PATCH
 WINDOW = 16  # pixels along one side of Qwen's attention window
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet, as InternVL needs
-# Published file layouts; the first that a port knows is written.
-_LAYOUTS = ("published", "hf_old")
+# On-disk layout of the weights, as config.json's format says.
+LAYOUTS: Mapping[vocab.Style, str] = {"qwen": "published", "intern": "hf_old"}
 
 
 def sections(shape: DecoderShape) -> tuple[int, int, int]:
@@ -117,8 +112,8 @@ def _preprocessor(style: vocab.Style) -> dict[str, Any]:
         "do_rescale": True,
         "do_normalize": True,
         "do_convert_rgb": True,
-        "image_mean": list(MEAN),
-        "image_std": list(STD),
+        "image_mean": list(IMAGENET_MEAN),
+        "image_std": list(IMAGENET_STD),
         "resample": 3,
         "rescale_factor": 1 / 255,
     }
@@ -193,34 +188,3 @@ def write_skeleton(
     vocab.build_tokenizer().save(str(folder / "tokenizer.json"))
     port = port_for(config)
     return port, port.read_config(config)
-
-
-def write_weights(folder: Path, port: Port, config: Any, params: Any) -> None:
-    """``model.safetensors`` (float32) in the port's published layout."""
-    from safetensors.numpy import save_file
-
-    graphdef, abstract = abstract_model(port, config)
-    inputs = linear_inputs(graphdef, abstract)
-    flat = {k: np.asarray(v) for k, v in flatten(jax.device_get(params)).items()}
-    layouts = port.layouts(config)
-    rules = next(layouts[name] for name in _LAYOUTS if name in layouts)
-    blocks: dict[str, dict[int, np.ndarray]] = {}
-    for rule in rules:
-        if rule.use != "fill":
-            continue
-        stacked = "{l}" in rule.key
-        whole = flat[rule.param]
-        for layer in range(len(whole)) if stacked else (None,):
-            value = whole if layer is None else whole[layer]
-            shape = file_shape(rule, value.shape, inputs.get(rule.param, value.ndim - 1))
-            index, count = rule.rows or (0, 1)
-            shape = (shape[0] // count, *shape[1:])
-            key = rule.key if layer is None else rule.key.replace("{l}", str(layer))
-            blocks.setdefault(key, {})[index] = from_param(value, rule.layout, shape)
-    tensors = {
-        key: np.ascontiguousarray(np.concatenate([parts[i] for i in sorted(parts)]))
-        for key, parts in blocks.items()
-    }
-    path = folder / "model.safetensors"
-    save_file(tensors, str(path), metadata={"format": "pt"})
-    path.chmod(0o644)  # safetensors writes files that only their owner reads

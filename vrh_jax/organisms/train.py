@@ -6,6 +6,7 @@ from typing import Any
 
 from model_ports.errors import UserError
 from vrh_jax.organisms.config import OrganismConfig, read_config
+from vrh_jax.organisms.record import compare, write_record
 
 
 def train(
@@ -19,7 +20,7 @@ def train(
 
     Args:
         config: YAML, see ``configs/organism_train.yaml``.
-        out: gets ``<model>/`` (Hugging Face folders) and ``checkpoints/``.
+        out: gets ``<model>/`` (Hugging Face folders), ``checkpoints/`` and ``training.json``.
         models: only these and the backbones they need; all by default.
 
     Returns:
@@ -38,14 +39,14 @@ def train(
         )
     _claim(out, settings)
     backbones: dict[str, Any] = {}
-    folders = []
     for name in chosen:
         needed = settings.models[name].backbone
         if needed not in backbones:
             backbones[needed] = _backbone(settings, needed, out, show)
-        folders.append(_model(settings, name, backbones[needed], out, show))
-        show(f"{name}: written to {folders[-1]}")
-    return folders
+        _model(settings, name, backbones[needed], out, show)
+        record = write_record(out, settings, [name])
+        show(f"{name}: written to {out / name}; {compare(record, name)}")
+    return [out / name for name in chosen]
 
 
 def _claim(out: Path, settings: OrganismConfig) -> None:
@@ -85,8 +86,9 @@ def _model(
     backbone: dict[str, Any],
     out: Path,
     show: Callable[[str], None],
-) -> Path:
-    from vrh_jax.organisms.folder import write_weights
+) -> None:
+    from model_ports.convert.export import write_params
+    from vrh_jax.organisms.folder import LAYOUTS
     from vrh_jax.organisms.phases import Phase, run_phase
     from vrh_jax.organisms.vision import Rig, align_phase, tower_phase, tune_phase
 
@@ -107,5 +109,4 @@ def _model(
     tower = run(tower_phase(rig))
     aligned = run(align_phase(rig, tower, backbone))
     tuned = run(tune_phase(rig, aligned, backbone))
-    write_weights(out / name, rig.port, rig.config, tuned)
-    return out / name
+    write_params(out / name, rig.port, rig.config, tuned, layout=LAYOUTS[model.style])

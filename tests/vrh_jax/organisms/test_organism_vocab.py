@@ -12,7 +12,7 @@ from vrh_jax.data.organism_scenes import draw_scene
 from vrh_jax.data.sample import Sample
 from vrh_jax.organisms import vocab
 from vrh_jax.organisms.config import DecoderShape, VisionShape
-from vrh_jax.organisms.folder import write_skeleton, write_weights
+from vrh_jax.organisms.folder import LAYOUTS, write_skeleton
 from vrh_jax.organisms.sequences import answer_rows, make_item, prompt_ids
 from vrh_jax.organisms.vision import CELLS, image_sequences
 
@@ -86,11 +86,12 @@ def _box(scene: object, item: object) -> tuple[int, int, int, int]:
 def test_folders_load_like_any_checkpoint(tmp_path: Path, style: vocab.Style) -> None:
     import jax
 
+    from model_ports.convert.export import write_params
     from model_ports.convert.load import load_model
 
     port, config = write_skeleton(tmp_path, style, SHAPE, VISION)
     _, params = random_params(port, config, 7)
-    write_weights(tmp_path, port, config, params)
+    write_params(tmp_path, port, config, params, layout=LAYOUTS[style])
     loaded = load_model(tmp_path)
     assert loaded.port.family == FAMILY[style]
     for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(loaded.params), strict=True):
