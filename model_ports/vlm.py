@@ -98,7 +98,7 @@ def each_image(images: jax.Array, tokens: Callable[[jax.Array], jax.Array]) -> j
     """Tokens of all images of each prompt, in order: [B, I, ...] -> [B, I * P, D].
 
     Args:
-        tokens: [B * I, ...] -> [B * I, P, D].
+        tokens: [B * I, ...] -> [B * I, ..., D]; the axes between count as P, row-major.
     """
     out = tokens(images.reshape(-1, *images.shape[2:]))
     return out.reshape(images.shape[0], -1, out.shape[-1])
