@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from support.parity import assert_close, zeroed_heads
+from support.parity import assert_close, assert_within, zeroed_heads
 from support.vlm_checks import Sample, random_heads, rows
 
 from model_ports.decoder import Inputs
@@ -223,7 +223,7 @@ def check_attention(case: Case, boxes: Sequence[tuple[Box, int] | None], side: S
         assert expected[..., 0].max() > 0.05
         got = jax.tree.map(lambda leaf, row=row: np.asarray(leaf)[:, row], tapped)
         assert_close(got.weights[..., keys], chosen, 1e-4, f"attention of sample {row}")
-        assert np.abs(got.mass - expected).max() <= 1e-5
+        assert_within(got.mass, expected, 1e-5, f"region mass of sample {row}")
         top = chosen.argmax(-1) + start
         assert np.array_equal(got.top, top)
         hit = np.stack([sets[row][r][top] > 0 for r in range(2)], -1)

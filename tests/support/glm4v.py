@@ -72,7 +72,7 @@ VISION = dict(
 
 
 def write_checkpoint(
-    folder: Path, *, seed: int = 0, std: float = 0.2, text: dict[str, Any] | None = None
+    folder: Path, *, seed: int = 0, text: dict[str, Any] | None = None
 ) -> Glm4vForConditionalGeneration:
     """Write config, weights, tokenizer and pixel settings; returns the reference."""
     save_tokenizer(folder, SPECIAL, TEMPLATE, eos="<|endoftext|>", pad="<|endoftext|>")
@@ -92,7 +92,7 @@ def write_checkpoint(
         image_end_token_id=ids["<|end_of_image|>"],
     )
     reference = Glm4vForConditionalGeneration._from_config(config, attn_implementation="eager")
-    widen(reference, seed, std)
+    widen(reference, seed, std=0.15)
     with torch.no_grad():  # a random model must not answer with an image placeholder
         reference.lm_head.weight[[config.image_token_id, config.video_token_id]] = 0
     saved_tensors(reference, folder)

@@ -129,6 +129,8 @@ def make_tiny(
         for name, value in reference.named_parameters():
             if name.endswith(("cls_token", "position_embeddings")):
                 value.copy_(torch.randn(value.shape, generator=torch.manual_seed(seed)))
+        # A random model must not answer with an image placeholder.
+        reference.lm_head.weight[config.image_token_id] = 0
     tensors = saved_tensors(reference, folder)
     (folder / "preprocessor_config.json").write_text(
         json.dumps({

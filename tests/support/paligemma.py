@@ -98,6 +98,7 @@ def write_checkpoint(folder: Path, *, seed: int = 0) -> PaliGemmaForConditionalG
         language.norm.weight.copy_(torch.sign(torch.randn(96, generator=torch.manual_seed(5))) - 1)
         language.norm.weight += 0.1 * torch.linspace(-1, 1, 96)
         language.embed_tokens.weight *= 0.5
+        language.embed_tokens.weight[image] = 0  # never answer with a placeholder
         language.embed_tokens.weight[image] = 0  # never answer with an image placeholder
     saved_tensors(reference, folder)
     return reference

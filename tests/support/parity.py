@@ -17,11 +17,13 @@ from model_ports.convert.match import instances
 from model_ports.convert.rules import Rule, own_rows, to_param
 
 
-def widen(model: torch.nn.Module, seed: int, std: float = 0.25) -> torch.nn.Module:
+def widen(model: torch.nn.Module, seed: int, std: float = 0.2) -> torch.nn.Module:
     """Give a reference weights that expose mistakes, in fp32 and evaluation mode.
 
     Matrices get std ``std`` shrunk for wide inputs (so that activations stay in range), norms
-    scatter around 1, every other vector around 0. Small default weights hide wrong positions.
+    scatter around 1, every other vector around 0. Small default weights hide wrong positions; much
+    wider ones make attention so sharp that single precision alone, ours or the reference's, is off
+    by 1e-5 of a region's mass, on some processors and seeds and not on others.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -99,6 +101,14 @@ def assert_close(actual: Any, expected: Any, tolerance: float, what: str = "valu
     scale = max(np.abs(e).max(initial=0.0), 1e-12)
     worst = np.abs(a - e).max(initial=0.0) / scale
     assert worst <= tolerance, f"{what}: relative error {worst:.2e} > {tolerance:.0e}"
+
+
+def assert_within(actual: Any, expected: Any, tolerance: float, what: str = "value") -> None:
+    """max |actual - expected| <= tolerance, for fractions such as a region's mass."""
+    a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert a.shape == e.shape, f"{what}: shape {a.shape}, expected {e.shape}"
+    worst = np.abs(a - e).max(initial=0.0)
+    assert worst <= tolerance, f"{what}: error {worst:.2e} > {tolerance:.0e}"
 
 
 def textured_image(width: int, height: int, seed: int) -> Image.Image:

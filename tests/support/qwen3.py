@@ -66,7 +66,7 @@ VISION = dict(
 
 
 def write_checkpoint(
-    folder: Path, *, seed: int = 0, std: float = 0.2, text: dict[str, Any] | None = None
+    folder: Path, *, seed: int = 0, text: dict[str, Any] | None = None
 ) -> Qwen3VLForConditionalGeneration:
     """Write config, weights, tokenizer and pixel settings; returns the reference."""
     save_tokenizer(folder, SPECIAL, TEMPLATE, eos="<|im_end|>", pad="<|endoftext|>")
@@ -87,7 +87,7 @@ def write_checkpoint(
         tie_word_embeddings=bool((text or {}).get("tie_word_embeddings")),
     )
     reference = Qwen3VLForConditionalGeneration._from_config(config, attn_implementation="eager")
-    widen(reference, seed, std)
+    widen(reference, seed)
     with torch.no_grad():  # a random model must not answer with an image placeholder
         reference.lm_head.weight[[config.image_token_id, config.video_token_id]] = 0
     saved_tensors(reference, folder)
