@@ -149,7 +149,7 @@ def draw_example(example: Example, folder: Path) -> Figure:
         ax.set_title(f"{title}:\n{_outcome(answer)}", fontsize=8)
     if example.attention:
         _show(axes[2], pixels, example.image_size)
-        _heat(axes[2], example.attention)
+        _heat(axes[2], example.attention, example.image_size, pixels.shape[:2])
         _box(axes[2], example.box, GREEN, "-")
         axes[2].set_title("attention of these heads,\nno heads masked", fontsize=8)
     lines: list[tuple[str, str, Any]] = [
@@ -198,11 +198,32 @@ def _box(ax: Any, box: Sequence[float] | None, color: str, style: str) -> None:
         )  # fmt: skip
 
 
-def _heat(ax: Any, attention: Attention) -> None:
-    """Dim every cell by the attention that it does not get."""
+def attention_picture(
+    attention: Attention, size: tuple[int, int], shape: tuple[int, int]
+) -> np.ndarray:
+    """Share of the largest weight at every pixel, float64 [H, W]; 0 where no token looks.
+
+    Where views overlap (tiles and a thumbnail), the most attended token counts.
+
+    Args:
+        size: stored (width, height), the frame of the cells.
+        shape: (H, W) of the picture.
+    """
+    (height, width), (w, h) = shape, size
     top = max(max(attention.weights, default=0.0), 1e-12)
-    for (x0, y0, x1, y1), weight in zip(attention.rects, attention.weights, strict=True):
-        ax.add_patch(
-            Rectangle((x0, y0), x1 - x0, y1 - y0, facecolor="black", linewidth=0,
-                      alpha=0.8 * (1 - weight / top))
-        )  # fmt: skip
+    scaled = np.reshape(attention.rects, (-1, 4)) * [width / w, height / h, width / w, height / h]
+    # Cells smaller than a pixel stay visible.
+    left, upper = np.minimum(np.round(scaled[:, :2]).astype(int), [width - 1, height - 1]).T
+    right, lower = np.round(scaled[:, 2:]).astype(int).T
+    shares = np.zeros((height, width))
+    for x0, y0, x1, y1, weight in zip(left, upper, right, lower, attention.weights, strict=True):
+        cell = shares[max(y0, 0) : max(y1, y0 + 1), max(x0, 0) : max(x1, x0 + 1)]
+        np.maximum(cell, weight / top, out=cell)
+    return shares
+
+
+def _heat(ax: Any, attention: Attention, size: tuple[int, int], shape: tuple[int, int]) -> None:
+    """Dim every place by the attention that it does not get."""
+    shade = np.zeros((*shape, 4))
+    shade[..., 3] = 0.8 * (1 - attention_picture(attention, size, shape))
+    ax.imshow(shade, extent=(0, size[0], size[1], 0), interpolation="nearest")

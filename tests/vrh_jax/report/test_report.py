@@ -1,6 +1,7 @@
 """The page of a study: complete, self-contained, honest in both directions."""
 
 import dataclasses
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -13,7 +14,7 @@ from support.synthetic_study import KS, write_study
 from model_ports.errors import UserError
 from vrh_jax.report import findings, write_report
 from vrh_jax.report.examples import excerpt
-from vrh_jax.report.gallery import Attention, load_examples
+from vrh_jax.report.gallery import Attention, attention_picture, load_examples
 from vrh_jax.study.layout import Layout
 
 
@@ -134,6 +135,32 @@ def test_gallery_shows_all_outcomes_by_rule(vision):
     write_report(out)
     assert load_examples(out / "gallery") == examples
     assert scenes[0].question in page(out).text + " ".join(page(out).alts)
+
+
+def test_attention_of_cells_is_drawn_without_gaps_and_views_do_not_darken_each_other():
+    # A thumbnail of 3 x 3 cells over tiles of 10 x 10; 100 x 70 pixels drawn at 37 x 26.
+    def cells(n):
+        edges = np.linspace(0, 1, n + 1)
+        return [
+            [x0 * 100, y0 * 70, x1 * 100, y1 * 70]
+            for y0, y1 in itertools.pairwise(edges)
+            for x0, x1 in itertools.pairwise(edges)
+        ]
+
+    weights = [0.1] * 9 + [0.2] * 100
+    weights[4], weights[9 + 25] = 0.3, 0.4  # the middle; the tiles' third row, sixth column
+    drawn = attention_picture(Attention(cells(3) + cells(10), weights), (100, 70), (26, 37))
+    assert drawn.shape == (26, 37)
+    assert set(np.unique(drawn).round(6)) == {0.5, 0.75, 1.0}
+    middle, tile = drawn > 0.7, drawn == 1.0
+    assert [middle.any(1).sum(), middle.any(0).sum()] == [11, 13]  # with the tile above it
+    assert tile.nonzero()[0].min() == 5
+    assert tile.nonzero()[1].min() == 18
+    outside = attention_picture(
+        Attention([[0, 0, 50, 70], [99.9, 0, 100, 1]], [1, 2]), (100, 70), (70, 100)
+    )
+    assert outside[:, 50:99].max() == 0
+    assert outside[0, 99] == 1.0
 
 
 def test_a_text_study_without_effect(tmp_path):
