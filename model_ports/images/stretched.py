@@ -69,11 +69,13 @@ class Stretched:
 def _bilinear(pixels: np.ndarray, size: int, *, axis: int) -> np.ndarray:
     """Linear interpolation along one axis between pixel centres, edges repeated.
 
-    Weights are computed in float32, as ``torch.nn.functional.interpolate`` does.
+    Weights are computed in float32, as ``torch.nn.functional.interpolate`` does; its compiled
+    kernels fuse multiplication and subtraction, so that a source coordinate is rounded once.
     """
     count = pixels.shape[axis]
-    half = np.float32(0.5)
-    centre = np.float32(count / size) * (np.arange(size, dtype=np.float32) + half) - half
+    centre = (np.float64(np.float32(count / size)) * (np.arange(size) + 0.5) - 0.5).astype(
+        np.float32
+    )
     centre = np.maximum(centre, np.float32(0))
     low = np.minimum(centre.astype(np.int64), count - 1)
     high = np.minimum(low + 1, count - 1)
