@@ -25,13 +25,13 @@ class Tiling:
     """How an image is cut.
 
     Attributes:
-        tile: side of a tile in pixels.
+        side: of a tile in pixels.
         tokens: visual tokens along one side of a tile.
         min_tiles, max_tiles: limits on columns * rows, the thumbnail not counted.
         thumbnail: append the whole image when there is more than one tile.
     """
 
-    tile: int
+    side: int
     tokens: int
     min_tiles: int
     max_tiles: int
@@ -47,7 +47,7 @@ class Tiling:
         best, best_gap = (1, 1), float("inf")
         for columns, rows in _candidates(self.min_tiles, self.max_tiles):
             gap = abs(width / height - columns / rows)
-            enough = width * height > 0.5 * self.tile**2 * columns * rows
+            enough = width * height > 0.5 * self.side**2 * columns * rows
             if gap < best_gap or (gap == best_gap and enough):
                 best, best_gap = (columns, rows), gap
         return best
@@ -55,7 +55,7 @@ class Tiling:
     def canvas(self, image_size: Size) -> Size:
         """(width, height) in pixels that the image is stretched to."""
         columns, rows = self.grid(image_size)
-        return columns * self.tile, rows * self.tile
+        return columns * self.side, rows * self.side
 
     def cut(self, image: Image.Image) -> np.ndarray:
         """Normalised tiles, float32 [I, 3, S, S], row-major, thumbnail last.
@@ -65,11 +65,11 @@ class Tiling:
         """
         frames = [self.canvas(image.size)]
         if self._adds_thumbnail(image.size):
-            frames.append((self.tile, self.tile))
+            frames.append((self.side, self.side))
         return np.concatenate(
             [
                 split_canvas(
-                    normalise(resize(image, frame), IMAGENET_MEAN, IMAGENET_STD), self.tile
+                    normalise(resize(image, frame), IMAGENET_MEAN, IMAGENET_STD), self.side
                 )
                 for frame in frames
             ]

@@ -131,7 +131,7 @@ def _read_remote(raw: Mapping[str, Any]) -> InternVLConfig:
     reader.expect("hidden_size", decoder.dim)
     shuffle = _read_shuffle(reader, vision)
     tiling = Tiling(
-        tile=vision.image_size,
+        side=vision.image_size,
         tokens=vision.side // shuffle,
         min_tiles=reader.take("min_dynamic_patch", int, 1),
         max_tiles=reader.take("max_dynamic_patch", int),
@@ -169,7 +169,7 @@ def _read_hf(raw: Mapping[str, Any]) -> InternVLConfig:
     reader.expect("image_seq_length", tokens**2)
     image_token = read_image_token(reader, decoder.vocab)
     tiling = Tiling(
-        tile=vision.image_size, tokens=tokens, min_tiles=1, max_tiles=12, thumbnail=True
+        side=vision.image_size, tokens=tokens, min_tiles=1, max_tiles=12, thumbnail=True
     )
     reader.finish()
     return InternVLConfig(

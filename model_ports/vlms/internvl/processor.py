@@ -136,7 +136,7 @@ def read_tiling(folder: Path, config: InternVLConfig) -> Tiling:
     where, settings = image_settings(folder)
     if config.file_format == "remote":
         return config.tiling
-    side = config.tiling.tile
+    side = config.tiling.side
     honoured = {
         **usual_settings(IMAGENET_MEAN, IMAGENET_STD),
         "size": {"height": side, "width": side},

@@ -13,13 +13,13 @@ from model_ports.images.decode import to_rgb
 from model_ports.images.resize import IMAGENET_MEAN, IMAGENET_STD
 from model_ports.images.tiling import Tiling
 
-FULL = Tiling(tile=448, tokens=16, min_tiles=1, max_tiles=12, thumbnail=True)
-SMALL = Tiling(tile=112, tokens=4, min_tiles=1, max_tiles=12, thumbnail=True)
+FULL = Tiling(side=448, tokens=16, min_tiles=1, max_tiles=12, thumbnail=True)
+SMALL = Tiling(side=112, tokens=4, min_tiles=1, max_tiles=12, thumbnail=True)
 
 
 def reference_pixels(image, tiling):
     processor = GotOcr2ImageProcessorPil(
-        size={"height": tiling.tile, "width": tiling.tile},
+        size={"height": tiling.side, "width": tiling.side},
         crop_to_patches=True,
         min_patches=tiling.min_tiles,
         max_patches=tiling.max_tiles,
@@ -52,7 +52,7 @@ SIZES = [
 @pytest.mark.parametrize("limits", [(1, 12), (1, 6), (2, 5), (1, 1)])
 @pytest.mark.parametrize("size", SIZES)
 def test_pixels_equal_the_reference(size, limits):
-    tiling = Tiling(tile=112, tokens=4, min_tiles=limits[0], max_tiles=limits[1], thumbnail=True)
+    tiling = Tiling(side=112, tokens=4, min_tiles=limits[0], max_tiles=limits[1], thumbnail=True)
     image = textured_image(*size, seed=sum(size))
     ours = tiling.cut(image)
     np.testing.assert_allclose(ours, reference_pixels(image, tiling), rtol=0, atol=1e-5)
@@ -72,7 +72,7 @@ def test_pixels_of_other_modes(mode):
 @pytest.mark.parametrize("high", [1, 6, 12])
 def test_grids_equal_the_reference(high):
     rng = np.random.default_rng(high)
-    tiling = Tiling(tile=448, tokens=16, min_tiles=1, max_tiles=high, thumbnail=True)
+    tiling = Tiling(side=448, tokens=16, min_tiles=1, max_tiles=high, thumbnail=True)
     sizes = [tuple(map(int, rng.integers(1, 2000, 2))) for _ in range(400)]
     # Exact ties of the aspect ratio, on both sides of the area rule.
     sizes += [
@@ -84,7 +84,7 @@ def test_grids_equal_the_reference(high):
 
 
 def test_without_thumbnail():
-    tiling = Tiling(tile=112, tokens=4, min_tiles=1, max_tiles=6, thumbnail=False)
+    tiling = Tiling(side=112, tokens=4, min_tiles=1, max_tiles=6, thumbnail=False)
     image = textured_image(300, 200, 1)
     assert len(tiling.cut(image)) == 6
     assert set(tiling.layout(image.size).view) == {1, 2, 3, 4, 5, 6}
@@ -94,8 +94,8 @@ def brightness(image, tiling):
     """Mean brightness, 0 to 1, of every visual token's block of pixels, in token order."""
     pixels = tiling.cut(image) * np.reshape(IMAGENET_STD, (3, 1, 1))
     pixels = (pixels + np.reshape(IMAGENET_MEAN, (3, 1, 1))).mean(1)
-    n, side = tiling.tokens, tiling.tile // tiling.tokens
-    return pixels.reshape(-1, n, side, n, side).mean((2, 4)).ravel()
+    n, block = tiling.tokens, tiling.side // tiling.tokens
+    return pixels.reshape(-1, n, block, n, block).mean((2, 4)).ravel()
 
 
 PAINTED = [

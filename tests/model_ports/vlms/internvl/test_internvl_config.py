@@ -47,7 +47,7 @@ def test_published_values(version, form):
     assert (v.image_size, v.patch, v.qkv_bias) == (448, 14, True)
     assert (config.shuffle, config.projector_in) == (2, 4096)
     t = config.tiling
-    assert (t.tile, t.tokens, t.min_tiles, t.max_tiles, t.thumbnail) == (448, 16, 1, 12, True)
+    assert (t.side, t.tokens, t.min_tiles, t.max_tiles, t.thumbnail) == (448, 16, 1, 12, True)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

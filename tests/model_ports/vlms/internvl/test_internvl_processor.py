@@ -257,7 +257,7 @@ def test_grid_rectangles_follow_the_stored_image(tmp_path):
 
 def test_remote_settings_ignore_the_clip_processor(tmp_path):
     processor = make(tmp_path, file_format="internvl3-8b", files={"preprocessor_config.json": CLIP})
-    assert (processor.crops.tile, processor.crops.max_tiles) == (84, 6)
+    assert (processor.crops.side, processor.crops.max_tiles) == (84, 6)
 
 
 GOT = {
