@@ -54,24 +54,33 @@ def leaves(tree: object) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    """A training without interruption: its folder and its weights."""
+    out = tmp_path_factory.mktemp("whole")
+    return out, train(tiny_phase(), out)
+
+
 @pytest.mark.parametrize("stop", [2, 3, 4])
-def test_resume_gives_identical_weights(tmp_path: Path, stop: int) -> None:
-    whole = train(tiny_phase(), tmp_path / "whole")
-    half = train(tiny_phase(), tmp_path / "half", stop_after=stop)
-    assert any(not np.array_equal(a, b) for a, b in zip(leaves(whole), leaves(half), strict=True))
-    resumed = train(tiny_phase(), tmp_path / "half")
-    for a, b in zip(leaves(whole), leaves(resumed), strict=True):
+def test_resume_gives_identical_weights(
+    whole: tuple[Path, dict[str, object]], tmp_path: Path, stop: int
+) -> None:
+    expected = leaves(whole[1])
+    half = train(tiny_phase(), tmp_path, stop_after=stop)
+    assert any(not np.array_equal(a, b) for a, b in zip(expected, leaves(half), strict=True))
+    resumed = train(tiny_phase(), tmp_path)
+    for a, b in zip(expected, leaves(resumed), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_finished_phase_returns_its_weights_without_training(tmp_path: Path) -> None:
-    first = train(tiny_phase(), tmp_path)
-
+def test_finished_phase_returns_its_weights_without_training(
+    whole: tuple[Path, dict[str, object]],
+) -> None:
     def refuse(stage: Stage, number: int) -> dict[str, np.ndarray]:
         raise AssertionError("a finished phase must not draw batches")
 
-    again = train(dataclasses.replace(tiny_phase(), batch=refuse), tmp_path)
-    for a, b in zip(leaves(first), leaves(again), strict=True):
+    again = train(dataclasses.replace(tiny_phase(), batch=refuse), whole[0])
+    for a, b in zip(leaves(whole[1]), leaves(again), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
