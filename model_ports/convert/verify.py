@@ -106,17 +106,21 @@ def _against_source(converted: Path, plan: Plan, *, show: bool) -> list[str]:
     if set(stored) != set(plan.targets):
         differ = sorted(set(stored) ^ set(plan.targets))
         return [f"the source has other parameters: {', '.join(differ[:5])}"]
-    progress = Progress("verifying", len(plan.headers.tensors), plan.nbytes, enabled=show)
+    progress = Progress(
+        "verifying", len(plan.targets), plan.nbytes, item="parameters", enabled=show
+    )
     mismatches = []
     for path, target in plan.targets.items():
         if stored[path][0] != target.shape:
             mismatches.append(f"parameter {path} has another shape than the source's")
+            progress.add(1, target.nbytes)
             continue
         for piece in target.pieces:
             problem = _compare(piece, reader, stored[path][1])
             if problem:
                 mismatches.append(problem)
-            progress.add(1, piece.info.nbytes)
+            progress.add(0, target.nbytes // len(target.pieces))
+        progress.add(1, 0)
     progress.finish()
     return mismatches
 

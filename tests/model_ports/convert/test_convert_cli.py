@@ -12,6 +12,7 @@ from support.checkpoints import tiny_llama
 from model_ports.convert import cli
 from model_ports.convert.progress import Progress
 from model_ports.errors import UserError
+from vrh_jax.organisms import WEIGHTS
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +168,27 @@ def test_progress_on_a_terminal_and_in_a_log():
     progress.finish()
     assert hidden.text == ""
     assert "unknown time" in Progress("working", 1, 1, stream=hidden).line()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_progress_ends_at_its_total(tmp_path, monkeypatch, dtype):
+    """Also where one tensor fills several parameters, as the organism's fused projections do."""
+    ends = []
+
+    def finish(progress):
+        ends.append(progress.what)
+        assert progress.done_items == progress.items, progress.line()
+        assert progress.done_bytes == progress.nbytes, progress.line()
+
+    monkeypatch.setattr(Progress, "finish", finish)
+    source, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(WEIGHTS / "qwen", source)
+    vrh("convert", source, out, "--dtype", dtype)
+    vrh("verify", out, "--no-logits")
+    vrh("export", out, tmp_path / "back")
+    source.rename(tmp_path / "away")
+    vrh("verify", out)
+    assert ends == ["checking source", "converting", "verifying", "exporting", "verifying"]
 
 
 def test_pickles_end_with_advice(tmp_path, source, capsys):
