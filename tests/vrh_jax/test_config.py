@@ -8,6 +8,8 @@ import pytest
 from model_ports.errors import UserError
 from vrh_jax.config import StudyConfig, load_config
 from vrh_jax.strict import parse_settings
+from vrh_jax.study.layout import Layout
+from vrh_jax.study.state import open_state
 
 GOOD = {
     "name": "s",
@@ -110,3 +112,23 @@ def test_draws_per_size():
     assert [config.draws(first, k) for k in config.sizes(first)] == [2, 9, 2]
     assert [config.draws(second, k) for k in config.sizes(second)] == [1]
     assert config.all_sizes == (3, 5, 10, 20)
+
+
+def test_another_study_in_the_folder_is_told_in_a_few_words(tmp_path):
+    layout = Layout(tmp_path)
+    open_state(parse(), layout).save(layout)
+    with pytest.raises(UserError, match=r"other settings \(ks: .* -> \[2\]\)\. Use another --out"):
+        open_state(parse(ks=[2]), layout)
+    other = parse(
+        name="t",
+        ks=list(range(1, 200)),
+        models=[{"name": n, "source": "folder"} for n in "mnop"],
+        controls={"draws": 7},
+        split_seed=9,
+        scoring={"rows": "own", "method": "retrieval"},
+    )
+    with pytest.raises(UserError) as refused:
+        open_state(other, layout)
+    assert "controls.draws: 5 -> 7; " in str(refused.value)
+    assert "and 1 more)" in str(refused.value)
+    assert len(str(refused.value)) < 1300

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from model_ports.errors import UserError
 from vrh_jax.config import StudyConfig
 from vrh_jax.engine.store import write_json
 from vrh_jax.study.layout import Layout
+
+MOST_SHOWN = 6  # differences of settings that an error lists
 
 
 @dataclasses.dataclass
@@ -38,7 +41,7 @@ class State:
         changed = differences(self.prompts, prompts) if self.prompts else []
         if changed:
             raise UserError(
-                f"{out}: the prompts have changed since this study began ({'; '.join(changed)}). "
+                f"{out}: the prompts have changed since this study began ({_brief(changed)}). "
                 "Use another --out, or word them in the study (models.NAME.templates)"
             )
         self.prompts = prompts
@@ -72,7 +75,7 @@ def open_state(config: StudyConfig, layout: Layout) -> State:
     if layout.study.exists():
         state = read_state(layout)
         if state.hash != fresh.hash:
-            changed = "; ".join(differences(state.settings, fresh.settings))
+            changed = _brief(differences(state.settings, fresh.settings))
             raise UserError(
                 f"{layout.out} holds a study with other settings ({changed}). Use another --out, "
                 "or remove the folder to start again"
@@ -87,6 +90,13 @@ def open_state(config: StudyConfig, layout: Layout) -> State:
 
 def _strangers(folder: Path) -> bool:
     return folder.is_dir() and any(not p.name.startswith(".") for p in folder.iterdir())
+
+
+def _brief(changes: list[str]) -> str:
+    """The first few of many changes, long values cut."""
+    shown = [textwrap.shorten(change, 160, placeholder=" ...") for change in changes[:MOST_SHOWN]]
+    more = len(changes) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
