@@ -16,8 +16,9 @@ def add_organism(subparsers: Any) -> None:
         "train",
         help="train backbones and VLMs from a configuration",
         description="Train the organisms: symbolic backbones, vision towers, alignment, tuning. "
-        "The same configuration gives the same weights on the same machine; an interrupted run "
-        "continues where it stopped. The shipped weights took about two hours on two cores.",
+        "The same configuration gives the same weights on the same kind of processor, however many "
+        "cores it has; an interrupted run continues where it stopped. Each model takes about an "
+        "hour.",
     )
     train.add_argument("config", type=Path, help="e.g. configs/organism_train.yaml")
     train.add_argument("--out", type=Path, default=Path("results/organism_train"))
@@ -28,7 +29,10 @@ def add_organism(subparsers: Any) -> None:
 
 def run_train(args: argparse.Namespace) -> int:
     """``vrh organism train CONFIG``; exit status 0."""
+    from vrh_jax.organisms.record import use_one_thread
     from vrh_jax.organisms.train import train
+
+    use_one_thread()
 
     def quiet(_: str) -> None:
         """Only the JSON document goes to standard output."""

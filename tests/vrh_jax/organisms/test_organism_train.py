@@ -3,6 +3,8 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +72,27 @@ def test_other_settings_and_other_versions_are_told_apart(
     other = {**ours, "sha256": {"qwen": "0"}}
     assert "other settings" in record.compare({**other, "settings": {}}, "qwen")
     versions = {**ours["versions"], "jax": "0.0.1"}
-    assert ours["versions"]["jax"] in record.compare({**other, "versions": versions}, "qwen")
-    assert "another machine" in record.compare(other, "qwen")
+    told = record.compare({**other, "versions": versions}, "qwen")
+    assert told.endswith(f"made with jax {ours['versions']['jax']}")
+    told = record.compare({**other, "threads": 3, "processor": "abacus"}, "qwen")
+    assert told.endswith(f"made with threads 1, processor {ours['processor']}")
+    assert "nothing that is known" in record.compare(other, "qwen")
+
+
+def test_the_command_trains_with_one_thread() -> None:
+    """Said before JAX's backend starts, and believed by it: no sum is split over threads."""
+    code = (
+        "import argparse, jax\n"
+        "from jax._src import xla_bridge\n"
+        "from vrh_jax.organisms import cli, record, train\n"
+        "train.train = lambda *_, **__: []\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+        "cli.run_train(argparse.Namespace(config='c', out='o', models=[], json=True))\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+        "print(record._threads())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split()[-1] == "1"
 
 
 def test_the_shipped_weights_were_trained_with_the_shipped_configuration() -> None:
