@@ -45,7 +45,8 @@ def train(
             backbones[needed] = _backbone(settings, needed, out, show)
         _model(settings, name, backbones[needed], out, show)
         record = write_record(out, settings, [name])
-        show(f"{name}: written to {out / name}; {compare(record, name)}")
+        study = f"in a study: {{source: {out / name}, prompts: organism}}"
+        show(f"{name}: written to {out / name} ({study}); {compare(record, name)}")
     return [out / name for name in chosen]
 
 

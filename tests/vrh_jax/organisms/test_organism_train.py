@@ -61,6 +61,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(
     said: list[str] = []
     train(config, out, models=["qwen"], show=said.append)
     assert json.loads((out / record.NAME).read_text()) == made
+    assert f"source: {folder}, prompts: organism" in said[-1]
     assert said[-1].endswith("bit for bit the weights that ship")
 
 
