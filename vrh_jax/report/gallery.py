@@ -211,12 +211,16 @@ def attention_picture(
     """
     (height, width), (w, h) = shape, size
     top = max(max(attention.weights, default=0.0), 1e-12)
-    scaled = np.reshape(attention.rects, (-1, 4)) * [width / w, height / h, width / w, height / h]
+    rects = np.reshape(attention.rects, (-1, 4))
+    # Cells of a frame's padding lie outside, or have no area.
+    seen = (np.maximum(rects[:, :2], 0) < np.minimum(rects[:, 2:], size)).all(1)
+    scaled = rects[seen] * [width / w, height / h, width / w, height / h]
     # Cells smaller than a pixel stay visible.
     left, upper = np.minimum(np.round(scaled[:, :2]).astype(int), [width - 1, height - 1]).T
     right, lower = np.round(scaled[:, 2:]).astype(int).T
     shares = np.zeros((height, width))
-    for x0, y0, x1, y1, weight in zip(left, upper, right, lower, attention.weights, strict=True):
+    weights = np.asarray(attention.weights)[seen]
+    for x0, y0, x1, y1, weight in zip(left, upper, right, lower, weights, strict=True):
         cell = shares[max(y0, 0) : max(y1, y0 + 1), max(x0, 0) : max(x1, x0 + 1)]
         np.maximum(cell, weight / top, out=cell)
     return shares

@@ -161,6 +161,10 @@ def test_attention_of_cells_is_drawn_without_gaps_and_views_do_not_darken_each_o
     )
     assert outside[:, 50:99].max() == 0
     assert outside[0, 99] == 1.0
+    padding = [[-50, 0, -20, 70], [120, 0, 150, 70], [100, 0, 100, 70], [0, 0, 50, 70]]
+    drawn = attention_picture(Attention(padding, [4, 4, 4, 2]), (100, 70), (70, 100))
+    assert (drawn[:, :50] == 0.5).all()
+    assert drawn[:, 50:].max() == 0
 
 
 def test_a_text_study_without_effect(tmp_path):
